@@ -1,0 +1,191 @@
+//! Durable content: what may be written into an entry. Media is always a reference to a blob, and reasoning has no
+//! vendor signature: in-flight content that carries either is a different type and cannot get here.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::id::BlobHash;
+
+/// JSON kept as its own text, so that what came in goes out byte for byte.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json(Box<RawValue>);
+
+impl Json {
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str::<Box<RawValue>>(text).map(Self)
+    }
+    pub fn from_value(value: &serde_json::Value) -> Self {
+        Self(RawValue::from_string(value.to_string()).expect("a value always prints as valid JSON"))
+    }
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+    pub fn to_value(&self) -> serde_json::Value {
+        serde_json::from_str(self.0.get()).unwrap_or(serde_json::Value::Null)
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+impl Eq for Json {}
+
+/// Bytes kept beside the log, addressed by their hash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlobRef {
+    pub blob: BlobHash,
+    pub mime: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reasoning {
+    pub text: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub redacted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    pub call_id: String,
+    pub name: String,
+    pub input: Json,
+}
+
+pub(crate) fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// One piece of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Part {
+    Text(Text),
+    Reasoning(Reasoning),
+    ToolCall(ToolCall),
+    Media(BlobRef),
+}
+
+impl Part {
+    pub fn text(text: impl Into<String>) -> Self {
+        Part::Text(Text { text: text.into() })
+    }
+    pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: Json) -> Self {
+        Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input })
+    }
+    /// What a person reads in this part, if anything.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Part::Text(part) => Some(&part.text),
+            Part::Reasoning(_) | Part::ToolCall(_) | Part::Media(_) => None,
+        }
+    }
+    pub fn as_tool_call(&self) -> Option<&ToolCall> {
+        match self {
+            Part::ToolCall(call) => Some(call),
+            Part::Text(_) | Part::Reasoning(_) | Part::Media(_) => None,
+        }
+    }
+}
+
+/// All text of a message, joined by line breaks.
+pub fn joined_text(parts: &[Part]) -> String {
+    let mut texts = parts.iter().filter_map(Part::as_text);
+    let mut joined = texts.next().unwrap_or_default().to_owned();
+    for text in texts {
+        joined.push('\n');
+        joined.push_str(text);
+    }
+    joined
+}
+
+// Written by hand because serde's tagged enums copy every field into a buffer first, and this is the hottest loop of
+// a full context: our own encoder always writes "type" first, so the fields behind it are read straight into place.
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PartVisitor)
+    }
+}
+
+struct PartVisitor;
+
+impl<'de> Visitor<'de> for PartVisitor {
+    type Value = Part;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a part: an object with a \"type\" of text, reasoning, tool_call or media")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part, A::Error> {
+        let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? else {
+            return Err(A::Error::missing_field("type"));
+        };
+        if key == "type" {
+            let kind: std::borrow::Cow<'de, str> = map.next_value()?;
+            return part_of_kind(&kind, MapAccessDeserializer::new(map));
+        }
+        let mut object = serde_json::Map::new();
+        object.insert(key.into_owned(), map.next_value()?);
+        while let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
+            object.insert(key, value);
+        }
+        let kind = match object.remove("type") {
+            Some(serde_json::Value::String(kind)) => kind,
+            _ => return Err(A::Error::missing_field("type")),
+        };
+        part_of_kind(&kind, serde_json::Value::Object(object)).map_err(A::Error::custom)
+    }
+}
+
+fn part_of_kind<'de, D: Deserializer<'de>>(kind: &str, fields: D) -> Result<Part, D::Error> {
+    match kind {
+        "text" => Text::deserialize(fields).map(Part::Text),
+        "reasoning" => Reasoning::deserialize(fields).map(Part::Reasoning),
+        "tool_call" => ToolCall::deserialize(fields).map(Part::ToolCall),
+        "media" => BlobRef::deserialize(fields).map(Part::Media),
+        other => Err(D::Error::unknown_variant(other, &["text", "reasoning", "tool_call", "media"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_reads_back_whatever_the_order_of_its_keys() {
+        let part = Part::tool_call("c1", "ls", Json::parse(r#"{"b": 1, "a":2}"#).unwrap());
+        let text = serde_json::to_string(&part).unwrap();
+        assert_eq!(serde_json::from_str::<Part>(&text).unwrap(), part);
+        let other = r#"{"text":"hi","type":"text"}"#;
+        assert_eq!(serde_json::from_str::<Part>(other).unwrap(), Part::text("hi"));
+    }
+
+    #[test]
+    fn a_part_of_an_unknown_type_is_named_in_the_error() {
+        let error = serde_json::from_str::<Part>(r#"{"type":"hologram"}"#).unwrap_err();
+        assert!(error.to_string().contains("hologram"), "{error}");
+    }
+
+    #[test]
+    fn tool_input_keeps_its_bytes() {
+        let part: Part =
+            serde_json::from_str(r#"{"type":"tool_call","call_id":"c","name":"n","input":{ "z":1.0 }}"#).unwrap();
+        assert_eq!(part.as_tool_call().unwrap().input.get(), r#"{ "z":1.0 }"#);
+    }
+}

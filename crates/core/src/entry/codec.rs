@@ -1,0 +1,92 @@
+//! A body's bytes: one JSON object whose first key is `"type"`.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::upcast::{LOG_VERSION, upcast};
+use super::{Body, Kind};
+
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    #[error("a {kind} entry cannot be read: {source}", kind = kind.as_str())]
+    Malformed { kind: Kind, source: serde_json::Error },
+    #[error("this is not an entry: {0}")]
+    NoType(serde_json::Error),
+    #[error("entries of type {0:?} are not known to this version of Sapwood")]
+    UnknownType(String),
+    #[error("the log has format version {found}, and this version of Sapwood reads up to {LOG_VERSION}")]
+    TooNew { found: u32 },
+}
+
+/// Writes a body. serde_json stops reading at a nesting of 128, and what was read cannot be deeper when written.
+pub fn encode(body: &Body) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(body.kind().as_str().as_bytes());
+    out.push(b'"');
+    let fields_start = out.len();
+    body.write_fields(&mut out).expect("bodies hold strings, numbers and checked JSON only");
+    // The fields are an object of their own: its opening brace becomes the comma, or goes if there are none.
+    if out.ends_with(b"{}") && out.len() == fields_start + 2 {
+        out.truncate(fields_start);
+        out.push(b'}');
+    } else {
+        out[fields_start] = b',';
+    }
+    out
+}
+
+/// Reads a body whose kind is known. Bytes of an older format version are brought up to date first.
+pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError> {
+    let json: Cow<'_, [u8]> = match version {
+        LOG_VERSION => Cow::Borrowed(json),
+        found if found > LOG_VERSION => return Err(CodecError::TooNew { found }),
+        older => Cow::Owned(upcast(older, kind, json).map_err(|source| CodecError::Malformed { kind, source })?),
+    };
+    Body::read_fields(kind, &json).map_err(|source| CodecError::Malformed { kind, source })
+}
+
+/// Reads the `"type"` of an object, and nothing else.
+pub fn peek_kind(json: &[u8]) -> Result<Kind, CodecError> {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: Cow<'a, str>,
+    }
+    let typed: Typed<'_> = serde_json::from_slice(json).map_err(CodecError::NoType)?;
+    Kind::from_name(&typed.kind).ok_or_else(|| CodecError::UnknownType(typed.kind.chars().take(64).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+
+    #[test]
+    fn a_body_without_fields_is_still_one_object() {
+        let body = Body::LeafMoved(LeafMoved { to: None });
+        assert_eq!(encode(&body), br#"{"type":"leaf_moved"}"#);
+        assert_eq!(decode(LOG_VERSION, Kind::LeafMoved, &encode(&body)).unwrap(), body);
+    }
+
+    #[test]
+    fn every_kind_has_its_own_name_and_code() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_name(kind.as_str()), Some(*kind));
+            assert_eq!(Kind::from_code(kind.code()), Some(*kind));
+        }
+    }
+
+    #[test]
+    fn a_newer_log_is_refused_rather_than_misread() {
+        let error = decode(LOG_VERSION + 1, Kind::UserMessage, b"{}").unwrap_err();
+        assert!(matches!(error, CodecError::TooNew { .. }));
+    }
+
+    #[test]
+    fn a_first_version_message_with_plain_text_is_read() {
+        let old = br#"{"type":"user_message","text":"hello"}"#;
+        assert_eq!(decode(1, Kind::UserMessage, old).unwrap().text(), "hello");
+    }
+}

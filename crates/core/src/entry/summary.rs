@@ -1,0 +1,82 @@
+//! What stands in for older entries: compactions, and summaries of branches that were left.
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::is_false;
+use crate::id::EntryId;
+
+/// How a compaction was made. Trim and prune keep no summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    Truncate,
+    ObservationMask,
+    Llm,
+    Custom,
+    Trim,
+    Prune,
+    Imported,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    Manual,
+    Pressure,
+    Overflow,
+    Inactivity,
+    Imported,
+}
+
+/// What a summary carries besides its prose, so that the next one can fold it in.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Details {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files_read: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files_changed: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub open_items: Vec<String>,
+}
+
+impl Details {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compaction {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// The oldest entry that stays in the context; nothing before the compaction stays if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_kept: Option<EntryId>,
+    pub strategy: Strategy,
+    pub trigger: Trigger,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_before: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_after: Option<u64>,
+    #[serde(default, skip_serializing_if = "Details::is_empty")]
+    pub details: Details,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub from_hook: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchSummary {
+    pub summary: String,
+    /// The leaf of the branch that was left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<EntryId>,
+    #[serde(default, skip_serializing_if = "Details::is_empty")]
+    pub details: Details,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub from_hook: bool,
+}

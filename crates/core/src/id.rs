@@ -1,0 +1,271 @@
+//! Newtype ids. Parsing is the only way in from text, and says what was wrong with it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {text:?} is not valid: {why}")]
+pub struct IdError {
+    pub what: &'static str,
+    pub text: String,
+    pub why: &'static str,
+}
+
+/// Longest name of a session, tenant or user, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+
+fn check_name(what: &'static str, text: &str) -> Result<(), IdError> {
+    let fail = |why| Err(IdError { what, text: text.chars().take(64).collect(), why });
+    if text.is_empty() {
+        return fail("it is empty");
+    }
+    if text.len() > NAME_BYTES_MAX {
+        return fail("it is longer than 128 bytes");
+    }
+    if !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@+-".contains(&b)) {
+        return fail("only ASCII letters, digits and . _ : @ + - are allowed");
+    }
+    if !text.as_bytes()[0].is_ascii_alphanumeric() {
+        return fail("it must begin with a letter or a digit");
+    }
+    Ok(())
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                check_name($what, text)?;
+                Ok(Self(text.to_owned()))
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+            fn try_from(text: String) -> Result<Self, IdError> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// A session's name within its tenant. Minted as a UUIDv7 when the caller gives none.
+    SessionId,
+    "session id"
+);
+name_type!(
+    /// The isolation boundary: nothing crosses it.
+    TenantId,
+    "tenant"
+);
+name_type!(UserName, "user name");
+
+impl SessionId {
+    pub fn mint(at: TimestampMs, random: u128) -> Self {
+        Self(v7(at, random).hyphenated().to_string())
+    }
+}
+
+impl TenantId {
+    /// The tenant of a store that nobody has divided.
+    pub fn local() -> Self {
+        Self("local".to_owned())
+    }
+}
+
+/// An entry's position in its session's log: 1, 2, 3 … without gaps (I1). Zero is "before the first".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    pub const ZERO: Seq = Seq(0);
+
+    pub fn next(self) -> Seq {
+        Seq(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TimestampMs(pub i64);
+
+fn v7(at: TimestampMs, random: u128) -> Uuid {
+    let millis = u64::try_from(at.0).unwrap_or(0);
+    let bytes = random.to_be_bytes();
+    let mut tail = [0u8; 10];
+    tail.copy_from_slice(&bytes[..10]);
+    uuid::Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
+}
+
+macro_rules! uuid_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+            pub fn mint(at: TimestampMs, random: u128) -> Self {
+                Self(v7(at, random))
+            }
+        }
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Uuid::parse_str(text).map(Self).map_err(|_| IdError {
+                    what: $what,
+                    text: text.chars().take(64).collect(),
+                    why: "it is not a UUID",
+                })
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.hyphenated().fmt(f)
+            }
+        }
+    };
+}
+
+uuid_type!(
+    /// A UUIDv7 that grows with seq (I13), so that an id is found by bisection and needs no index.
+    EntryId,
+    "entry id"
+);
+uuid_type!(
+    /// One input through to its end.
+    TurnId,
+    "turn id"
+);
+
+impl EntryId {
+    /// The next id of a log whose newest id is `last`: never smaller, even if the clock was set back (I13).
+    pub fn after(last: Option<EntryId>, at: TimestampMs, random: u128) -> Self {
+        let fresh = Self::mint(at, random);
+        match last {
+            Some(last) if fresh <= last => Self(Uuid::from_u128(last.0.as_u128().wrapping_add(1))),
+            _ => fresh,
+        }
+    }
+
+    /// The range of ids that begin with these hexadecimal digits (hyphens are ignored).
+    pub fn prefix_range(prefix: &str) -> Option<(EntryId, EntryId)> {
+        let hex: String = prefix.chars().filter(|c| *c != '-').collect();
+        if hex.is_empty() || hex.len() > 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let parse = |pad: &str| u128::from_str_radix(&format!("{hex}{}", pad.repeat(32 - hex.len())), 16).ok();
+        Some((Self(Uuid::from_u128(parse("0")?)), Self(Uuid::from_u128(parse("f")?))))
+    }
+}
+
+/// The address of a blob: the BLAKE3 hash of its bytes, in hexadecimal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BlobHash([u8; 32]);
+
+impl BlobHash {
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for BlobHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        blake3::Hash::from_bytes(self.0).to_hex().fmt(f)
+    }
+}
+
+impl FromStr for BlobHash {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let why = "it is not 64 hexadecimal digits";
+        let fail = |_| IdError { what: "blob hash", text: text.chars().take(80).collect(), why };
+        blake3::Hash::from_hex(text).map(|hash| Self(*hash.as_bytes())).map_err(fail)
+    }
+}
+
+impl TryFrom<String> for BlobHash {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.parse()
+    }
+}
+
+impl From<BlobHash> for String {
+    fn from(hash: BlobHash) -> String {
+        hash.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_grow_even_when_the_clock_goes_back() {
+        let first = EntryId::after(None, TimestampMs(2_000), u128::MAX);
+        let second = EntryId::after(Some(first), TimestampMs(1_000), 0);
+        assert!(second > first);
+    }
+
+    #[test]
+    fn a_prefix_covers_exactly_the_ids_that_begin_with_it() {
+        let id = EntryId::mint(TimestampMs(1_700_000_000_000), 7);
+        let (low, high) = EntryId::prefix_range(&id.to_string()[..9]).unwrap();
+        assert!(low <= id && id <= high);
+        assert_eq!(EntryId::prefix_range("xyz"), None);
+    }
+
+    #[test]
+    fn names_refuse_what_could_be_a_path_or_an_option() {
+        for bad in ["", "-x", "../a", "a/b", "a b", ".hidden", "é", &"x".repeat(129)] {
+            assert!(bad.parse::<SessionId>().is_err(), "{bad:?} was accepted");
+        }
+        assert!("flow-1__owner_2".parse::<SessionId>().is_ok());
+    }
+}

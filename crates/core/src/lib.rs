@@ -1,0 +1,30 @@
+//! Sapwood's vocabulary and logic. Nothing here touches a clock, a file, a socket or a database: every function is
+//! a function of its arguments, so everything can be tested with tables and properties.
+//!
+//! A tour, in reading order:
+//!
+//! 1. [`entry`]: the immutable records a session's log consists of, and their bytes.
+//! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
+//! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
+//! 4. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
+//!    `sapwood-store` says what that means.
+//!
+//! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
+
+pub mod content;
+pub mod entry;
+#[cfg(feature = "fixture")]
+pub mod fixture;
+pub mod id;
+pub mod port;
+pub mod project;
+pub mod scope;
+pub mod tree;
+pub mod trim;
+pub mod view;
+
+pub use content::{BlobRef, Json, Part};
+pub use entry::{Body, Draft, Entry, Kind, Record};
+pub use id::{BlobHash, EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+pub use port::store::{Store, StoreError};
+pub use scope::{Principal, Right, Role, Scope};

@@ -1,0 +1,4 @@
+//! Every seam to the world, in one folder. Core says what it needs; stores, effects and the engine provide it.
+
+pub mod clock;
+pub mod store;

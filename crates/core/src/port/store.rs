@@ -1,0 +1,425 @@
+//! What a store of sessions does. Six small traits, each a noun; [`Store`] is all of them.
+//!
+//! Every method takes the caller's [`Scope`], and every implementation answers a session of another tenant, or one the
+//! caller may not see, exactly as it answers an id that was never used (I9). The conformance suite in `sapwood-store`
+//! is the contract in executable form.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Draft, Kind, Outcome, Record, SessionState};
+use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::project::summary::{Origin, Summary};
+use crate::scope::{Principal, Right, Scope};
+use crate::tree::{Head, PlaceError};
+use crate::view::Settings;
+
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Most drafts in one append; a caller with more sends several.
+pub const APPEND_ENTRIES_MAX: usize = 10_000;
+/// Largest body of one entry, encoded; bigger content belongs in a blob.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// Largest blob.
+pub const BLOB_BYTES_MAX: usize = 256 << 20;
+/// Most rows one page of any list holds.
+pub const PAGE_ROWS_MAX: usize = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("there is no session {session}")]
+    NoSession { session: SessionId },
+    #[error("session {session} has no entry {entry}")]
+    NoEntry { session: SessionId, entry: String },
+    #[error("there is no blob {blob}")]
+    NoBlob { blob: BlobHash },
+    #[error("a session {session} exists already")]
+    Exists { session: SessionId },
+    #[error("the session moved on: the caller expected head {expected}, and it is at {actual}")]
+    Conflict { expected: Seq, actual: Seq },
+    #[error("fence {given} is stale: the session's lease has moved on to fence {current}")]
+    StaleFence { given: u64, current: u64 },
+    #[error("the session is being written by {holder} until its lease ends in {remaining_ms} ms")]
+    Leased { holder: String, remaining_ms: i64 },
+    #[error("session {session} needs the {needed:?} right for this, and {principal} does not have it")]
+    Denied { session: SessionId, principal: Principal, needed: Right },
+    #[error("session {session} is archived and takes no more entries")]
+    Archived { session: SessionId },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("{what} is over the limit of {limit}")]
+    TooLarge { what: &'static str, limit: usize },
+    #[error("{what} is not valid: {why}")]
+    Invalid { what: &'static str, why: String },
+    #[error("{place}: {what}")]
+    Damaged { place: String, what: String },
+    #[error("{place} was written by a newer Sapwood (format {found}, this one knows up to {known})")]
+    TooNew { place: String, found: u32, known: u32 },
+    #[error("{place} is encrypted, and {why}")]
+    Locked { place: String, why: String },
+    #[error("{place} cannot be written: {why}")]
+    ReadOnly { place: String, why: String },
+    #[error("no space is left for {place}")]
+    DiskFull { place: String },
+    #[error("{place} was busy for {waited_ms} ms")]
+    Busy { place: String, waited_ms: u64 },
+    #[error("{place}: {source}")]
+    Io { place: String, source: std::io::Error },
+    #[error("{place}: {what}")]
+    Backend { place: String, what: String },
+}
+
+impl StoreError {
+    /// Stable, for programs. docs/errors has a page for each.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::NoSession { .. } => "session.not_found",
+            StoreError::NoEntry { .. } => "entry.not_found",
+            StoreError::NoBlob { .. } => "blob.not_found",
+            StoreError::Exists { .. } => "session.exists",
+            StoreError::Conflict { .. } => "session.conflict",
+            StoreError::StaleFence { .. } => "session.stale_fence",
+            StoreError::Leased { .. } => "session.leased",
+            StoreError::Denied { .. } => "session.denied",
+            StoreError::Archived { .. } => "session.archived",
+            StoreError::Place(_) => "entry.misplaced",
+            StoreError::TooLarge { .. } => "input.too_large",
+            StoreError::Invalid { .. } => "input.invalid",
+            StoreError::Damaged { .. } => "store.damaged",
+            StoreError::TooNew { .. } => "store.too_new",
+            StoreError::Locked { .. } => "store.locked",
+            StoreError::ReadOnly { .. } => "store.read_only",
+            StoreError::DiskFull { .. } => "store.disk_full",
+            StoreError::Busy { .. } => "store.busy",
+            StoreError::Io { .. } => "store.io",
+            StoreError::Backend { .. } => "store.backend",
+        }
+    }
+}
+
+/// A session to be made. Whoever calls becomes its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSession {
+    pub id: SessionId,
+    pub at: TimestampMs,
+    pub title: Option<String>,
+    pub agent: Option<String>,
+    pub cwd: Option<String>,
+    /// Where an imported session came from.
+    pub origin: Option<Origin>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    New,
+    /// It was there already, and was left as it is.
+    Existed,
+}
+
+/// A session that begins with another one's path, by reference.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fork {
+    pub source: SessionId,
+    /// An entry in the tree; the source's leaf if none. A source without a leaf gives an empty fork.
+    pub at: Option<Seq>,
+    pub new: NewSession,
+    /// The first own entries of the fork: the labels that its shared entries bear.
+    pub drafts: Vec<Draft>,
+}
+
+/// What the caller knows of the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Append after whatever is there.
+    Any,
+    /// Append only if the log ends here; otherwise [`StoreError::Conflict`], and nothing is written (I5).
+    Head(Seq),
+}
+
+/// Entries to be appended: all of them, or none (I4).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    pub session: SessionId,
+    pub expect: Expect,
+    /// The fence of the lease the caller holds. Without one only entries beside the tree may be written while somebody
+    /// holds a lease: a lease guards the leaf.
+    pub fence: Option<u64>,
+    /// The same key gives the first answer again and writes nothing (I5).
+    pub idempotency_key: Option<String>,
+    pub drafts: Vec<Draft>,
+    /// Written in the same transaction.
+    pub audit: Option<AuditNote>,
+    pub now: TimestampMs,
+}
+
+impl Append {
+    pub fn new(session: SessionId, now: TimestampMs, drafts: Vec<Draft>) -> Self {
+        Self { session, expect: Expect::Any, fence: None, idempotency_key: None, drafts, audit: None, now }
+    }
+}
+
+/// What became of an append.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    pub head: Head,
+    /// Seq and id of each entry, in the order given.
+    pub entries: Vec<(Seq, EntryId)>,
+}
+
+/// How far back a path is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// To where the latest compaction on the path says the context begins: what a model needs.
+    ContextStart,
+    /// To the root.
+    Root,
+    /// At most so many entries.
+    Entries(u32),
+}
+
+/// A piece of a path, oldest first, with what a fold needs to know about the part before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathSlice {
+    pub head: Head,
+    pub records: Vec<Record>,
+    /// Entries of this seq or lower belong to the session this one was forked from.
+    pub inherited: u32,
+    /// The settings in force before the first record.
+    pub settings_before: Settings,
+    /// How turns ended that began at or after the first record, of this session's own.
+    pub ended_turns: Vec<(TurnId, Outcome)>,
+    pub open_turn: Option<TurnId>,
+}
+
+/// One page of a list, and where the next one begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListFilter {
+    pub cwd: Option<String>,
+    pub state: Option<SessionState>,
+    /// Only sessions whose id begins so.
+    pub id_prefix: Option<String>,
+    pub limit: usize,
+    /// What [`Page::next`] said.
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SearchQuery {
+    /// Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word.
+    pub text: String,
+    pub session: Option<SessionId>,
+    pub limit: usize,
+    pub cursor: Option<String>,
+}
+
+/// One entry that a search found, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hit {
+    pub session: SessionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    pub seq: Seq,
+    pub id: EntryId,
+    pub kind: &'static str,
+    pub at: TimestampMs,
+    pub snippet: String,
+}
+
+/// The right to write a session, until it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub session: SessionId,
+    pub holder: String,
+    /// Grows each time the lease changes hands; a smaller one is refused.
+    pub fence: u64,
+    pub expires_at: TimestampMs,
+}
+
+/// What somebody did, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditNote {
+    pub action: AuditAction,
+    pub session: Option<SessionId>,
+    pub detail: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditAction {
+    Create,
+    Open,
+    Read,
+    Edit,
+    Fork,
+    Share,
+    Archive,
+    Reopen,
+    Close,
+    Erase,
+    Export,
+    Import,
+    KeyChange,
+    TenantChange,
+}
+
+/// One line of a tenant's audit: its hash covers the line and the hash before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditLine {
+    pub number: u64,
+    pub at: TimestampMs,
+    pub by: Principal,
+    pub action: AuditAction,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    pub hash: String,
+}
+
+impl AuditLine {
+    /// The line that follows one with `previous` as its hash.
+    pub fn chained(number: u64, at: TimestampMs, by: Principal, note: AuditNote, previous: &str) -> Self {
+        let mut line = Self {
+            number,
+            at,
+            by,
+            action: note.action,
+            session: note.session,
+            detail: note.detail,
+            hash: String::new(),
+        };
+        line.hash = line.expected_hash(previous);
+        line
+    }
+
+    pub fn expected_hash(&self, previous: &str) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
+        let text = serde_json::to_vec(&fields).expect("strings and numbers always print");
+        hasher.update(&text);
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// Something `doctor` found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The invariant that does not hold, such as `I1`, or what else is wrong, such as `cache`.
+    pub rule: &'static str,
+    pub place: String,
+    pub what: String,
+    pub repaired: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    No,
+    /// Rebuild what is derived. The log itself is never changed.
+    Yes,
+}
+
+/// Sessions as wholes.
+#[async_trait]
+pub trait Sessions: Send + Sync {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
+    /// Newest first.
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>>;
+    /// The sessions that were forked from this one.
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
+    /// Really deletes: entries, blobs nobody else refers to, the search index. What forks need stays with them.
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
+}
+
+/// The entries of one session.
+#[async_trait]
+pub trait Log: Send + Sync {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
+    /// In order, beginning after `after`.
+    async fn read_after(&self, scope: &Scope, session: &SessionId, after: Seq, limit: usize)
+    -> Result<Vec<Record>>;
+    /// Only entries of these kinds, in order; what labels, archives, the ledger and members are folded from.
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>>;
+    /// The path to `at`, or to the leaf.
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice>;
+    /// The entry on the path to `leaf` that holds its `count`-th message.
+    async fn nth_message(&self, scope: &Scope, session: &SessionId, leaf: Seq, count: u32)
+    -> Result<Option<Seq>>;
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
+    /// At most two entries whose id begins with the prefix: enough to know whether it is unique.
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
+}
+
+/// Who may write.
+#[async_trait]
+pub trait Leases: Send + Sync {
+    /// Takes a free or expired lease, or renews the holder's own (the fence stays).
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+        now: TimestampMs,
+    ) -> Result<Lease>;
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
+}
+
+#[async_trait]
+pub trait Search: Send + Sync {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
+}
+
+/// Bytes beside the log. A blob can be read by whoever may read a session that refers to it.
+#[async_trait]
+pub trait Blobs: Send + Sync {
+    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash>;
+    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>>;
+}
+
+#[async_trait]
+pub trait Audit: Send + Sync {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()>;
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>>;
+}
+
+/// Upkeep of the store itself.
+#[async_trait]
+pub trait Upkeep: Send + Sync {
+    /// Checks what only the store can see: its files, its derived rows. What the log promises is checked from outside.
+    async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
+    /// Finishes what is under way. A store that is dropped does the same.
+    async fn flush(&self) -> Result<()>;
+    /// For people: what and where this store is.
+    fn describe(&self) -> String;
+}
+
+pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Upkeep {}
+
+impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Upkeep> Store for T {}

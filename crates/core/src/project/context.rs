@@ -1,0 +1,318 @@
+//! The context: what a model receives. A pure function of a [`PathSlice`].
+//!
+//! What comes out is always well formed (I6): every tool call is directly followed by exactly one result, whatever was
+//! cut, crashed, imported or interleaved. A missing result becomes an "interrupted" one; a result whose call is not
+//! there is left out.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+use crate::content::{Part, joined_text};
+use crate::entry::codec::CodecError;
+use crate::entry::{Body, Graft, GraftWhat, Kind, Meta, Outcome, Record, Stop, ToolResult};
+use crate::id::{EntryId, Seq, TurnId};
+use crate::port::store::PathSlice;
+use crate::view::Settings;
+
+/// What a model is told about a call that has no result.
+pub const INTERRUPTED: &str = "The tool call was interrupted before it returned a result.";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    User,
+    Assistant,
+    Tool,
+    System,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    pub role: Role,
+    pub parts: Vec<Part>,
+    /// The entry it comes from; none for a result that was made up to close a pair.
+    pub entry: Option<(Seq, EntryId)>,
+    /// For tool results.
+    pub answers: Option<Answers>,
+}
+
+/// Which call a tool message answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answers {
+    pub call_id: String,
+    pub tool: Option<String>,
+    pub is_error: bool,
+}
+
+impl Message {
+    pub fn text(&self) -> String {
+        joined_text(&self.parts)
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.parts.iter().map(part_tokens).sum()
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut message = serializer.serialize_struct("Message", 8)?;
+        message.serialize_field("role", &self.role)?;
+        message.serialize_field("text", &self.text())?;
+        message.serialize_field("parts", &self.parts)?;
+        if let Some(answers) = &self.answers {
+            message.serialize_field("call_id", &answers.call_id)?;
+            message.serialize_field("tool", &answers.tool)?;
+            message.serialize_field("is_error", &answers.is_error)?;
+        }
+        message.serialize_field("entry", &self.entry.map(|(_, id)| id))?;
+        message.serialize_field("seq", &self.entry.map(|(seq, _)| seq))?;
+        message.end()
+    }
+}
+
+/// Until a tokenizer says better, four bytes are a token.
+fn part_tokens(part: &Part) -> u64 {
+    let bytes = match part {
+        Part::Text(text) => text.text.len() as u64,
+        Part::Reasoning(reasoning) => reasoning.text.len() as u64,
+        Part::ToolCall(call) => (call.name.len() + call.input.get().len()) as u64,
+        Part::Media(media) => media.bytes,
+    };
+    bytes.div_ceil(4)
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Context {
+    pub system: Option<String>,
+    pub model: Option<String>,
+    pub thinking: String,
+    pub skills: Vec<String>,
+    pub messages: Vec<Message>,
+    pub tokens: u64,
+}
+
+/// What becomes of a turn that was cut off by a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpenTurn {
+    /// What it did stays.
+    #[default]
+    Keep,
+    /// The whole turn is left out.
+    LeaveOut,
+}
+
+/// Builds the context of a path.
+pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Result<Context, CodecError> {
+    let left_out = LeftOut::of(&slice, open_turn);
+    let mut settings = slice.settings_before;
+    let mut drafts = Vec::with_capacity(slice.records.len());
+    let start = context_start(&slice.records)?;
+    for (index, record) in slice.records.into_iter().enumerate() {
+        let kind = record.meta.kind;
+        let shows = match &start {
+            Some(start) => index >= start.first_kept,
+            None => true,
+        };
+        if !shows && !kind.may_change_settings() {
+            continue;
+        }
+        let body = record.decode()?;
+        settings.apply(&body);
+        if shows && !left_out.covers(&record.meta, &body) {
+            drafts.extend(message_of(&record.meta, body));
+        }
+    }
+    let summary = start.and_then(|start| start.summary);
+    let messages = close_pairs(summary.into_iter().chain(drafts));
+    Ok(context_of(settings, messages))
+}
+
+fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
+    let system_tokens = settings.system.as_ref().map_or(0, |system| system.len().div_ceil(4) as u64);
+    Context {
+        tokens: system_tokens + messages.iter().map(Message::tokens).sum::<u64>(),
+        thinking: settings.thinking_level().to_owned(),
+        system: settings.system,
+        model: settings.model,
+        skills: settings.skills,
+        messages,
+    }
+}
+
+/// Where the latest compaction lets the context begin.
+struct ContextStart {
+    first_kept: usize,
+    summary: Option<Message>,
+}
+
+fn context_start(records: &[Record]) -> Result<Option<ContextStart>, CodecError> {
+    let Some(at) = records.iter().rposition(|record| record.meta.kind == Kind::Compaction) else {
+        return Ok(None);
+    };
+    let Body::Compaction(compaction) = records[at].decode()? else {
+        return Ok(None);
+    };
+    let kept = compaction.first_kept.and_then(|id| records[..at].iter().position(|record| record.meta.id == id));
+    let meta = &records[at].meta;
+    let summary = compaction.summary.map(|text| user_text(meta, text));
+    Ok(Some(ContextStart { first_kept: kept.unwrap_or(at), summary }))
+}
+
+/// Which entries of failed and interrupted turns do not show.
+struct LeftOut {
+    turns: HashSet<TurnId>,
+    /// Turns that failed before any output: their user's words go too.
+    silent: HashSet<TurnId>,
+    inherited: u32,
+}
+
+impl LeftOut {
+    fn of(slice: &PathSlice, open_turn: OpenTurn) -> Self {
+        let rolled_back = slice.open_turn.filter(|_| open_turn == OpenTurn::LeaveOut);
+        let failed = slice.ended_turns.iter().filter(|(_, outcome)| *outcome == Outcome::Failed);
+        let mut silent: HashSet<TurnId> = failed.map(|(turn, _)| *turn).collect();
+        if !silent.is_empty() {
+            for record in &slice.records {
+                let answered = match record.meta.kind {
+                    Kind::AssistantMessage => has_output(record),
+                    kind => kind == Kind::ToolResult,
+                };
+                if let Some(turn) = record.meta.turn.filter(|_| answered) {
+                    silent.remove(&turn);
+                }
+            }
+        }
+        Self { turns: rolled_back.into_iter().collect(), silent, inherited: slice.inherited }
+    }
+
+    fn covers(&self, meta: &Meta, body: &Body) -> bool {
+        if matches!(body, Body::AssistantMessage(message) if message.stop == Stop::Error) {
+            return true;
+        }
+        // What a fork shares with its source does not depend on how the source's turn went on (I8).
+        let Some(turn) = meta.turn.filter(|_| meta.seq.0 > self.inherited) else { return false };
+        self.turns.contains(&turn) || (meta.kind == Kind::UserMessage && self.silent.contains(&turn))
+    }
+}
+
+fn has_output(record: &Record) -> bool {
+    matches!(record.decode(), Ok(Body::AssistantMessage(message)) if message.stop != Stop::Error)
+}
+
+fn user_text(meta: &Meta, text: String) -> Message {
+    message(Role::User, meta, vec![Part::text(text)])
+}
+
+fn message(role: Role, meta: &Meta, parts: Vec<Part>) -> Message {
+    Message { role, parts, entry: Some((meta.seq, meta.id)), answers: None }
+}
+
+fn message_of(meta: &Meta, body: Body) -> Option<Message> {
+    match body {
+        Body::UserMessage(body) => Some(message(Role::User, meta, body.parts)),
+        Body::AssistantMessage(body) => Some(message(Role::Assistant, meta, body.parts)),
+        Body::ToolResult(body) => Some(tool_message(meta, body)),
+        Body::SystemNote(body) => Some(message(Role::System, meta, vec![Part::text(body.text)])),
+        Body::CustomMessage(body) => Some(message(Role::User, meta, body.parts)),
+        Body::BranchSummary(body) => Some(user_text(meta, body.summary)),
+        Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
+        Body::Compaction(_)
+        | Body::ModelChanged(_)
+        | Body::ThinkingChanged(_)
+        | Body::SkillsChanged(_)
+        | Body::ContextChanged(_)
+        | Body::LeafMoved(_)
+        | Body::Label(_)
+        | Body::SessionNamed(_)
+        | Body::CustomInfo(_)
+        | Body::TurnStarted(_)
+        | Body::TurnEnded(_)
+        | Body::Round(_)
+        | Body::ApprovalAsked(_)
+        | Body::ApprovalAnswered(_)
+        | Body::ArtifactPut(_)
+        | Body::MemberChanged(_)
+        | Body::StateChanged(_)
+        | Body::Exported(_) => None,
+    }
+}
+
+fn tool_message(meta: &Meta, result: ToolResult) -> Message {
+    let answers = Answers { call_id: result.call_id, tool: result.tool, is_error: result.is_error };
+    Message { answers: Some(answers), ..message(Role::Tool, meta, result.parts) }
+}
+
+fn graft_text(graft: &Graft) -> String {
+    let what = match &graft.what {
+        GraftWhat::Artifact { name } => format!("artifact {name:?}"),
+        GraftWhat::Digest => "digest".to_owned(),
+        GraftWhat::Rounds { first, last } => format!("rounds {first} to {last}"),
+    };
+    format!("[grafted: {what} of session {}]", graft.source)
+}
+
+/// Puts each result directly behind its call (I6).
+fn close_pairs(messages: impl Iterator<Item = Message>) -> Vec<Message> {
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.size_hint().0);
+    let mut pairs = OpenPairs::default();
+    for message in messages {
+        match &message.answers {
+            Some(answers) => {
+                if let Some(slot) = pairs.answer(&answers.call_id) {
+                    pairs.results[slot] = Some(message);
+                }
+            }
+            None => {
+                pairs.open(kept.len(), &message);
+                kept.push(message);
+            }
+        }
+    }
+    pairs.interleave(kept)
+}
+
+/// Calls in the order they were made, each with the place of its message and, once found, its result.
+#[derive(Default)]
+struct OpenPairs {
+    calls: Vec<(usize, String, String)>,
+    results: Vec<Option<Message>>,
+    waiting: HashMap<String, Vec<usize>>,
+}
+
+impl OpenPairs {
+    fn open(&mut self, at: usize, message: &Message) {
+        for call in message.parts.iter().filter_map(Part::as_tool_call) {
+            self.waiting.entry(call.call_id.clone()).or_default().push(self.calls.len());
+            self.calls.push((at, call.call_id.clone(), call.name.clone()));
+            self.results.push(None);
+        }
+    }
+
+    /// The nearest earlier call with this id that waits for its result: providers reuse ids from turn to turn.
+    fn answer(&mut self, call_id: &str) -> Option<usize> {
+        self.waiting.get_mut(call_id)?.pop()
+    }
+
+    fn interleave(self, kept: Vec<Message>) -> Vec<Message> {
+        if self.calls.is_empty() {
+            return kept;
+        }
+        let mut closed = Vec::with_capacity(kept.len() + self.calls.len());
+        let mut pairs = self.calls.into_iter().zip(self.results).peekable();
+        for (at, message) in kept.into_iter().enumerate() {
+            closed.push(message);
+            while let Some(((_, call_id, tool), result)) = pairs.next_if(|((call_at, ..), _)| *call_at == at) {
+                closed.push(result.unwrap_or_else(|| interrupted(call_id, tool)));
+            }
+        }
+        closed
+    }
+}
+
+fn interrupted(call_id: String, tool: String) -> Message {
+    let answers = Answers { call_id, tool: Some(tool), is_error: true };
+    Message { role: Role::Tool, parts: vec![Part::text(INTERRUPTED)], entry: None, answers: Some(answers) }
+}

@@ -1,0 +1,142 @@
+//! The feed an operator watches. A tool's item turns into its outcome in place, so a replay of the log and a live
+//! watcher end with the same list.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::content::Part;
+use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, Stop};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FeedType {
+    Assistant,
+    User,
+    Event,
+    Error,
+    Resume,
+    Tool,
+    ToolSuccess,
+    ToolError,
+    Activation,
+    Reasoning,
+    Waiting,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FeedItem {
+    /// The entry's seq, and the part's number where an entry gives several items.
+    pub id: String,
+    #[serde(rename = "type")]
+    pub kind: FeedType,
+    pub label: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Feed {
+    pub items: Vec<FeedItem>,
+    /// Items of calls that have no outcome yet, by call id.
+    running: HashMap<String, usize>,
+}
+
+impl Feed {
+    pub fn fold<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+        let mut feed = Self::default();
+        for entry in entries {
+            feed.apply(entry);
+        }
+        feed
+    }
+
+    pub fn apply(&mut self, entry: &Entry) {
+        use FeedType::{Activation, Error, Event, Resume, User, Waiting};
+        let text = entry.body.text();
+        match &entry.body {
+            Body::UserMessage(_) => self.push(entry, User, "user", text),
+            Body::AssistantMessage(message) => {
+                self.push_answer(entry, &message.parts);
+                if message.stop == Stop::Error {
+                    self.push(entry, Error, "error", "the model's answer failed".to_owned());
+                }
+            }
+            Body::ToolResult(result) => self.finish_tool(entry, &result.call_id, result.is_error, text),
+            Body::SystemNote(note) if note.reason.as_deref() == Some("continuation") => {
+                self.push(entry, Resume, "resumed", text);
+            }
+            Body::SystemNote(_) => self.push(entry, Event, "note", text),
+            Body::CustomMessage(message) if message.display => self.push(entry, Event, &message.custom_type, text),
+            Body::CustomMessage(_) | Body::CustomInfo(_) | Body::Round(_) => {}
+            Body::Compaction(_) => self.push(entry, Event, "compacted", text),
+            Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
+            Body::ModelChanged(changed) => self.push(entry, Event, "model", changed.model.clone()),
+            Body::ThinkingChanged(changed) => self.push(entry, Event, "thinking", changed.level.clone()),
+            Body::SkillsChanged(changed) => self.push(entry, Activation, "skills", changed.active.join(", ")),
+            Body::ContextChanged(_) => self.push(entry, Event, "context changed", String::new()),
+            Body::Graft(graft) => self.push(entry, Event, "grafted", graft.source.to_string()),
+            Body::LeafMoved(_) => self.push(entry, Event, "moved to another branch", String::new()),
+            Body::Label(label) => self.push(entry, Event, "label", label.text.clone().unwrap_or_default()),
+            Body::SessionNamed(_) => self.push(entry, Event, "renamed", text),
+            Body::TurnStarted(_) => self.push(entry, Activation, "turn started", String::new()),
+            Body::TurnEnded(ended) => match ended.outcome {
+                Outcome::Completed => {}
+                Outcome::Cancelled => self.push(entry, Event, "cancelled", String::new()),
+                Outcome::Failed | Outcome::Limited => {
+                    self.push(entry, Error, "turn ended", ended.code.clone().unwrap_or_default());
+                }
+            },
+            Body::ApprovalAsked(asked) => self.push(entry, Waiting, "approval", asked.question.clone()),
+            Body::ApprovalAnswered(answered) => {
+                let label = match answered.answer {
+                    ApprovalAnswer::Approved => "approved",
+                    ApprovalAnswer::Denied => "denied",
+                };
+                self.push(entry, Event, label, answered.reason.clone().unwrap_or_default());
+            }
+            Body::ArtifactPut(put) => self.push(entry, Event, "artifact", put.name.clone()),
+            Body::MemberChanged(changed) => self.push(entry, Event, "shared", changed.member.to_string()),
+            Body::StateChanged(changed) => self.push(entry, Event, changed.state.as_str(), String::new()),
+            Body::Exported(exported) => self.push(entry, Event, "exported", exported.format.clone()),
+        }
+    }
+
+    fn push(&mut self, entry: &Entry, kind: FeedType, label: &str, text: String) {
+        let id = entry.meta.seq.to_string();
+        self.items.push(FeedItem { id, kind, label: label.to_owned(), text });
+    }
+
+    /// One item for all text of an answer, one for each thing that is not text.
+    fn push_answer(&mut self, entry: &Entry, parts: &[Part]) {
+        for (number, part) in parts.iter().enumerate() {
+            let id = format!("{}.{number}", entry.meta.seq);
+            match part {
+                Part::Reasoning(reasoning) => {
+                    let text = reasoning.text.clone();
+                    self.items.push(FeedItem { id, kind: FeedType::Reasoning, label: "reasoning".to_owned(), text });
+                }
+                Part::ToolCall(call) => {
+                    self.running.insert(call.call_id.clone(), self.items.len());
+                    let (label, text) = (call.name.clone(), call.input.get().to_owned());
+                    self.items.push(FeedItem { id, kind: FeedType::Tool, label, text });
+                }
+                Part::Text(_) | Part::Media(_) => {}
+            }
+        }
+        let text = entry.body.text();
+        if !text.is_empty() {
+            self.push(entry, FeedType::Assistant, "assistant", text);
+        }
+    }
+
+    fn finish_tool(&mut self, entry: &Entry, call_id: &str, is_error: bool, text: String) {
+        let kind = if is_error { FeedType::ToolError } else { FeedType::ToolSuccess };
+        match self.running.remove(call_id).and_then(|index| self.items.get_mut(index)) {
+            Some(item) => {
+                item.kind = kind;
+                item.text = text;
+            }
+            None => self.push(entry, kind, "tool", text),
+        }
+    }
+}

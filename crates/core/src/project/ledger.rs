@@ -1,0 +1,50 @@
+//! The ledger: one line per round, with what was meant, what came of it, how sure the model was.
+
+use serde::Serialize;
+
+use crate::entry::{Action, Body, Entry, RoundResult};
+use crate::id::{Seq, TimestampMs, TurnId};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LedgerLine {
+    pub seq: Seq,
+    pub at: TimestampMs,
+    pub turn: Option<TurnId>,
+    pub round: u32,
+    pub action: Action,
+    /// Absent while the round runs, and for good if the process died in it.
+    pub result: Option<RoundResult>,
+    pub confidence: Option<f32>,
+    pub trace_id: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Ledger {
+    pub lines: Vec<LedgerLine>,
+}
+
+impl Ledger {
+    pub fn apply(&mut self, entry: &Entry) {
+        let Body::Round(round) = &entry.body else { return };
+        let turn = entry.meta.turn;
+        // The same round is written before and after acting; only the last few lines can be the earlier half.
+        let same = |line: &&mut LedgerLine| line.turn == turn && line.round == round.number;
+        if let Some(line) = self.lines.iter_mut().rev().take(16).find(same) {
+            line.result.clone_from(&round.result);
+            line.confidence = round.confidence.or(line.confidence);
+            line.trace_id = round.trace_id.clone().or(line.trace_id.take());
+            line.action.clone_from(&round.action);
+            return;
+        }
+        self.lines.push(LedgerLine {
+            seq: entry.meta.seq,
+            at: entry.meta.at,
+            turn,
+            round: round.number,
+            action: round.action.clone(),
+            result: round.result.clone(),
+            confidence: round.confidence,
+            trace_id: round.trace_id.clone(),
+        });
+    }
+}

@@ -1,0 +1,10 @@
+//! Projections: pure folds of entries. Each can be fed entry by entry, and gives the same as fed at once (I10).
+
+pub mod artifacts;
+pub mod context;
+pub mod event;
+pub mod feed;
+pub mod ledger;
+pub mod outline;
+pub mod summary;
+pub mod usage;

@@ -1,0 +1,181 @@
+//! The row a list shows: everything about a session that is not its content. Stores keep it beside the log and update
+//! it with each append; `doctor` checks that it equals the fold of the whole log.
+
+use serde::{Deserialize, Serialize};
+
+use super::usage::Spend;
+use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
+use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
+use crate::port::store::NewSession;
+use crate::scope::{Members, Principal};
+use crate::tree::{Head, Links, Placed, Tip};
+
+/// Longest preview, in characters.
+const PREVIEW_CHARS_MAX: usize = 80;
+
+/// The session and entry a fork was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    pub session: SessionId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<EntryId>,
+}
+
+/// Where an imported session came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub format: String,
+    pub id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub id: SessionId,
+    pub owner: Principal,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The beginning of the first thing the user said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    pub state: SessionState,
+    pub created_at: TimestampMs,
+    pub updated_at: TimestampMs,
+    pub head: Head,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_id: Option<EntryId>,
+    /// Messages on the path to the leaf.
+    pub messages: u32,
+    /// Compactions in the log, dead branches included.
+    #[serde(default)]
+    pub compactions: u32,
+    /// The model in force at the leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What this session's own model calls took; a fork's shared entries count where they were made.
+    #[serde(default)]
+    pub spend: Spend,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_turn: Option<TurnId>,
+    #[serde(default, skip_serializing_if = "Members::is_empty")]
+    pub members: Members,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Lineage>,
+    /// Entries shared with the parent: seq 1 to this one.
+    #[serde(default)]
+    pub inherited: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    pub version: u32,
+}
+
+impl Summary {
+    pub fn new(new: &NewSession, owner: Principal) -> Self {
+        Self {
+            id: new.id.clone(),
+            owner,
+            title: new.title.clone(),
+            preview: None,
+            agent: new.agent.clone(),
+            cwd: new.cwd.clone(),
+            state: SessionState::Created,
+            created_at: new.at,
+            updated_at: new.at,
+            head: Head::default(),
+            last_id: None,
+            messages: 0,
+            compactions: 0,
+            model: None,
+            spend: Spend::default(),
+            open_turn: None,
+            members: Members::new(),
+            parent: None,
+            inherited: 0,
+            origin: new.origin.clone(),
+            version: LOG_VERSION,
+        }
+    }
+
+    /// The summary of a fork before its own first entry. `shared` is the fork point in the fork's own numbering.
+    pub fn forked(new: &NewSession, owner: Principal, source: &Summary, shared: Option<ForkPoint>) -> Self {
+        let mut summary = Self::new(new, owner);
+        summary.title = new.title.clone().or_else(|| source.title.clone());
+        summary.agent = new.agent.clone().or_else(|| source.agent.clone());
+        summary.cwd = new.cwd.clone().or_else(|| source.cwd.clone());
+        summary.parent = Some(Lineage { session: source.id.clone(), at: shared.as_ref().map(|point| point.id) });
+        if let Some(point) = shared {
+            summary.inherited = point.links.depth;
+            summary.head = Head { seq: crate::Seq(point.links.depth), leaf: Some(crate::Seq(point.links.depth)) };
+            summary.last_id = Some(point.id);
+            summary.messages = point.links.messages;
+            summary.model = point.model;
+            if point.links.messages > 0 {
+                summary.state = SessionState::Active;
+                summary.preview = source.preview.clone();
+            }
+        }
+        summary
+    }
+
+    pub fn tip(&self) -> Tip {
+        Tip { head: self.head, last_id: self.last_id, model: self.model.clone() }
+    }
+
+    /// Folds in one placed entry; `leaf` are the links of the leaf after it, if there is one.
+    pub fn apply(&mut self, entry: &Entry) {
+        let meta = &entry.meta;
+        self.updated_at = self.updated_at.max(meta.at);
+        self.head.seq = meta.seq;
+        self.last_id = Some(meta.id);
+        self.spend.apply(&entry.body);
+        if meta.kind.is_message() && matches!(self.state, SessionState::Created | SessionState::Closed) {
+            self.state = SessionState::Active;
+        }
+        match &entry.body {
+            Body::UserMessage(_) if self.preview.is_none() => self.preview = preview(&entry.body),
+            Body::Compaction(_) => self.compactions += 1,
+            Body::SessionNamed(named) => self.title = Some(named.title.clone()),
+            Body::StateChanged(changed) => self.state = changed.state,
+            Body::TurnStarted(_) => self.open_turn = meta.turn,
+            Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
+            Body::MemberChanged(changed) => {
+                match changed.role {
+                    Some(role) => self.members.insert(changed.member.clone(), role),
+                    None => self.members.remove(&changed.member),
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// Folds in a whole batch, as [`crate::tree::place`] left it: `tip` is where it left off.
+    pub fn apply_batch(&mut self, batch: &[Placed], tip: &Tip, leaf: Option<Links>) {
+        for placed in batch {
+            self.apply(&placed.entry);
+        }
+        self.head = tip.head;
+        self.model.clone_from(&tip.model);
+        self.messages = leaf.map_or(0, |links| links.messages);
+    }
+}
+
+/// Where a fork leaves its source, in the fork's numbering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkPoint {
+    pub id: EntryId,
+    pub links: Links,
+    pub model: Option<String>,
+}
+
+fn preview(body: &Body) -> Option<String> {
+    let text = body.text();
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let mut preview: String = line.chars().take(PREVIEW_CHARS_MAX).collect();
+    if preview.len() < line.len() {
+        preview.push('…');
+    }
+    Some(preview)
+}

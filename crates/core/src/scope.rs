@@ -1,0 +1,153 @@
+//! Who is calling, for which tenant, and what they may do. A scope travels with every call of every port.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{IdError, TenantId, UserName};
+
+/// Who acts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Principal {
+    User(UserName),
+    Agent(UserName),
+    System,
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::User(name) => write!(f, "user:{name}"),
+            Principal::Agent(name) => write!(f, "agent:{name}"),
+            Principal::System => f.write_str("system"),
+        }
+    }
+}
+
+impl FromStr for Principal {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        match text.split_once(':') {
+            Some(("user", name)) => Ok(Principal::User(name.parse()?)),
+            Some(("agent", name)) => Ok(Principal::Agent(name.parse()?)),
+            None if text == "system" => Ok(Principal::System),
+            _ => Err(IdError {
+                what: "principal",
+                text: text.chars().take(64).collect(),
+                why: "it is not user:NAME, agent:NAME or system",
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Principal {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.parse()
+    }
+}
+
+impl From<Principal> for String {
+    fn from(principal: Principal) -> String {
+        principal.to_string()
+    }
+}
+
+/// What somebody is to one session. The order is the order of power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Reader,
+    Collaborator,
+    Owner,
+}
+
+/// What a call needs of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Read and follow.
+    Read,
+    /// Append, branch, fork, call tools.
+    Write,
+    /// Share, archive, reopen, erase.
+    Own,
+}
+
+impl Role {
+    pub fn allows(self, right: Right) -> bool {
+        let needed = match right {
+            Right::Read => Role::Reader,
+            Right::Write => Role::Collaborator,
+            Right::Own => Role::Owner,
+        };
+        self >= needed
+    }
+}
+
+/// How far a scope reaches within its tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Sessions the principal owns or that were shared with it. The default for anyone who is not the operator.
+    Own,
+    /// Every session of the tenant: whoever holds the file, and the system's own upkeep.
+    Tenant,
+}
+
+/// Tenant, principal and reach, proven for this call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    pub tenant: TenantId,
+    pub principal: Principal,
+    pub reach: Reach,
+}
+
+/// Who a session was shared with.
+pub type Members = BTreeMap<Principal, Role>;
+
+impl Scope {
+    pub fn user(tenant: TenantId, user: UserName) -> Self {
+        Self { tenant, principal: Principal::User(user), reach: Reach::Own }
+    }
+
+    pub fn operator(tenant: TenantId, principal: Principal) -> Self {
+        Self { tenant, principal, reach: Reach::Tenant }
+    }
+
+    /// The caller's role in a session of its own tenant. `None` means that the session must look as if it were not
+    /// there (I9).
+    pub fn role_in(&self, owner: &Principal, members: &Members) -> Option<Role> {
+        if self.reach == Reach::Tenant || *owner == self.principal {
+            return Some(Role::Owner);
+        }
+        members.get(&self.principal).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str) -> Principal {
+        Principal::User(name.parse().unwrap())
+    }
+
+    #[test]
+    fn a_session_is_invisible_to_others_until_it_is_shared() {
+        let bob = Scope::user(TenantId::local(), "bob".parse().unwrap());
+        let mut members = Members::new();
+        assert_eq!(bob.role_in(&user("alice"), &members), None);
+        members.insert(user("bob"), Role::Reader);
+        assert_eq!(bob.role_in(&user("alice"), &members), Some(Role::Reader));
+        assert_eq!(bob.role_in(&user("bob"), &Members::new()), Some(Role::Owner));
+    }
+
+    #[test]
+    fn each_role_allows_what_the_weaker_ones_do() {
+        assert!(Role::Reader.allows(Right::Read) && !Role::Reader.allows(Right::Write));
+        assert!(Role::Collaborator.allows(Right::Write) && !Role::Collaborator.allows(Right::Own));
+        assert!(Role::Owner.allows(Right::Own));
+    }
+}

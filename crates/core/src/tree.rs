@@ -1,0 +1,331 @@
+//! Where entries hang. Every store places new entries with [`place`], so all of them grow the same tree.
+//!
+//! Beside its parent each entry in the tree has [`Links`]: its depth, and a jump pointer to an ancestor chosen so that
+//! any ancestor is reached in O(log depth) steps (the skew-binary scheme of Myers). They are derived, fixed when the
+//! entry is appended, and rebuilt from the log when missing.
+//!
+//! A fork begins with its source's path by reference. Those first `inherited` entries are numbered by their depth, so
+//! inside a fork `seq == depth` for them, and no pointer of the fork's own entries ever has to cross the border.
+
+use crate::entry::{Body, Draft, Entry, Kind, Meta, Stance};
+use crate::id::{EntryId, Seq, TimestampMs};
+use crate::scope::Principal;
+use crate::view::Settings;
+
+/// The log's last seq and the active leaf: what compare-and-swap checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Head {
+    pub seq: Seq,
+    pub leaf: Option<Seq>,
+}
+
+/// What is derived for an entry in the tree from the path above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Links {
+    /// Entries on the path to this one, itself included.
+    pub depth: u32,
+    /// An ancestor far up; the entry itself where its own part of the tree begins.
+    pub jump: Seq,
+    /// Messages on the path, this one included.
+    pub messages: u32,
+    /// The nearest entry on the path that keeps a snapshot of the settings.
+    pub settings: Option<Seq>,
+}
+
+/// An entry in the tree, as far as finding the way is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    pub seq: Seq,
+    pub parent: Option<Seq>,
+    pub links: Links,
+}
+
+/// What placing and walking ask of a log. Stores answer from their rows, tests from a vector.
+pub trait Lookup {
+    type Error: From<PlaceError>;
+    /// The node of an entry in the tree; an error if there is none at that seq.
+    fn node(&mut self, seq: Seq) -> Result<Node, Self::Error>;
+    /// The entry with this id, wherever it stands.
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Self::Error>;
+    /// The settings kept at an entry that [`Links::settings`] points to.
+    fn settings(&mut self, at: Seq) -> Result<Settings, Self::Error>;
+    /// How many entries the log shares with the session it was forked from.
+    fn inherited(&self) -> u32;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    #[error("a {kind} names entry {id}, which is not in this session", kind = kind.as_str())]
+    UnknownTarget { kind: Kind, id: EntryId },
+    #[error("a {kind} names entry {id}, which stands beside the tree", kind = kind.as_str())]
+    TargetBesideTree { kind: Kind, id: EntryId },
+    #[error("a compaction keeps from entry {id}, which is not on the path it closes")]
+    KeptOffPath { id: EntryId },
+    #[error("entry id {id} is not newer than the log's last id {last} (I13)")]
+    IdNotNewer { id: EntryId, last: EntryId },
+    #[error("a session holds at most {} entries", u32::MAX)]
+    Full,
+}
+
+/// The place a log has reached: the state [`place`] folds over.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tip {
+    pub head: Head,
+    pub last_id: Option<EntryId>,
+    /// The model in force at the leaf, so that an answer by the same model needs no look at the settings.
+    pub model: Option<String>,
+}
+
+/// A draft that has found its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    pub entry: Entry,
+    /// For entries in the tree.
+    pub links: Option<Links>,
+    /// For entries that changed the settings: what holds from here on.
+    pub snapshot: Option<Settings>,
+}
+
+/// Gives each draft its seq, id, parent and links (I1, I2, I13) and moves the tip. Nothing is written: a store calls
+/// this inside its transaction and stores what comes back.
+pub fn place<L: Lookup>(
+    tip: &mut Tip,
+    drafts: Vec<Draft>,
+    by: &Principal,
+    log: &mut L,
+    mut random: impl FnMut() -> u128,
+) -> Result<Vec<Placed>, L::Error> {
+    let mut batch: Vec<Placed> = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let placed = place_one(tip, draft, by, &mut WithBatch { log, batch: &batch }, &mut random)?;
+        batch.push(placed);
+    }
+    Ok(batch)
+}
+
+fn place_one<L: Lookup>(
+    tip: &mut Tip,
+    draft: Draft,
+    by: &Principal,
+    log: &mut L,
+    random: &mut impl FnMut() -> u128,
+) -> Result<Placed, L::Error> {
+    if tip.head.seq.0 == u32::MAX {
+        return Err(PlaceError::Full.into());
+    }
+    let seq = tip.head.seq.next();
+    let id = next_id(tip.last_id, draft.id, draft.at, random)?;
+    let kind = draft.body.kind();
+    let parent = tip.head.leaf;
+    check_references(&draft.body, parent, log)?;
+    let (links, snapshot) = match kind.stance() {
+        Stance::InTree => {
+            let (links, snapshot) = grow(tip, seq, &draft.body, log)?;
+            tip.head.leaf = Some(seq);
+            (Some(links), snapshot)
+        }
+        Stance::Beside => {
+            if let Body::LeafMoved(moved) = &draft.body {
+                move_leaf(tip, moved.to, log)?;
+            }
+            (None, None)
+        }
+    };
+    tip.head.seq = seq;
+    tip.last_id = Some(id);
+    let by = draft.by.unwrap_or_else(|| by.clone());
+    let meta = Meta { seq, id, parent, at: draft.at, by, turn: draft.turn, kind };
+    Ok(Placed { entry: Entry { meta, body: draft.body }, links, snapshot })
+}
+
+fn next_id(
+    last: Option<EntryId>,
+    given: Option<EntryId>,
+    at: TimestampMs,
+    random: &mut impl FnMut() -> u128,
+) -> Result<EntryId, PlaceError> {
+    match (given, last) {
+        (Some(id), Some(last)) if id <= last => Err(PlaceError::IdNotNewer { id, last }),
+        (Some(id), _) => Ok(id),
+        (None, last) => Ok(EntryId::after(last, at, random())),
+    }
+}
+
+fn check_references<L: Lookup>(body: &Body, leaf: Option<Seq>, log: &mut L) -> Result<(), L::Error> {
+    match body {
+        Body::Label(label) => {
+            target_of(Kind::Label, label.target, log)?;
+        }
+        Body::Compaction(compaction) => {
+            if let Some(id) = compaction.first_kept {
+                let kept = target_of(Kind::Compaction, id, log)?;
+                if !is_on_path(kept, leaf, log)? {
+                    return Err(PlaceError::KeptOffPath { id }.into());
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn target_of<L: Lookup>(kind: Kind, id: EntryId, log: &mut L) -> Result<Seq, L::Error> {
+    match log.find(id)? {
+        Some((seq, found)) if found.stance() == Stance::InTree => Ok(seq),
+        Some(_) => Err(PlaceError::TargetBesideTree { kind, id }.into()),
+        None => Err(PlaceError::UnknownTarget { kind, id }.into()),
+    }
+}
+
+fn move_leaf<L: Lookup>(tip: &mut Tip, to: Option<EntryId>, log: &mut L) -> Result<(), L::Error> {
+    let leaf = to.map(|id| target_of(Kind::LeafMoved, id, log)).transpose()?;
+    tip.model = match leaf {
+        Some(leaf) => settings_at(leaf, log)?.model,
+        None => None,
+    };
+    tip.head.leaf = leaf;
+    Ok(())
+}
+
+/// The settings in force at an entry in the tree, without walking its path.
+pub fn settings_at<L: Lookup>(seq: Seq, log: &mut L) -> Result<Settings, L::Error> {
+    match log.node(seq)?.links.settings {
+        Some(at) => log.settings(at),
+        None => Ok(Settings::default()),
+    }
+}
+
+fn grow<L: Lookup>(
+    tip: &mut Tip,
+    seq: Seq,
+    body: &Body,
+    log: &mut L,
+) -> Result<(Links, Option<Settings>), L::Error> {
+    let parent = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
+    let mut links = Links {
+        depth: parent.map_or(0, |parent| parent.links.depth) + 1,
+        jump: next_jump(seq, parent, log)?,
+        messages: parent.map_or(0, |parent| parent.links.messages) + u32::from(body.kind().is_message()),
+        settings: parent.and_then(|parent| parent.links.settings),
+    };
+    let snapshot = changed_settings(tip, links.settings, body, log)?;
+    if snapshot.is_some() {
+        links.settings = Some(seq);
+    }
+    Ok((links, snapshot))
+}
+
+fn changed_settings<L: Lookup>(
+    tip: &mut Tip,
+    at: Option<Seq>,
+    body: &Body,
+    log: &mut L,
+) -> Result<Option<Settings>, L::Error> {
+    let same_model = match body {
+        Body::AssistantMessage(message) => message.model.is_none() || message.model == tip.model,
+        other => !other.kind().may_change_settings(),
+    };
+    if same_model {
+        return Ok(None);
+    }
+    let before = at.map(|at| log.settings(at)).transpose()?.unwrap_or_default();
+    let mut after = before.clone();
+    after.apply(body);
+    tip.model.clone_from(&after.model);
+    Ok((after != before).then_some(after))
+}
+
+fn next_jump<L: Lookup>(seq: Seq, parent: Option<Node>, log: &mut L) -> Result<Seq, L::Error> {
+    let Some(parent) = parent.filter(|parent| parent.seq.0 > log.inherited()) else {
+        return Ok(seq);
+    };
+    let near = log.node(parent.links.jump)?;
+    let far = log.node(near.links.jump)?;
+    let equal_strides = parent.links.depth - near.links.depth == near.links.depth - far.links.depth;
+    Ok(if equal_strides { far.seq } else { parent.seq })
+}
+
+/// The ancestor of `from` (or itself) at `depth`, in O(log depth) steps. `None` if `from` is not that deep.
+pub fn ancestor_at<L: Lookup>(from: Seq, depth: u32, log: &mut L) -> Result<Option<Seq>, L::Error> {
+    let mut seq = from;
+    loop {
+        if seq.0 <= log.inherited() {
+            return Ok((depth >= 1 && depth <= seq.0).then_some(Seq(depth)));
+        }
+        let node = log.node(seq)?;
+        if node.links.depth <= depth {
+            return Ok((node.links.depth == depth).then_some(seq));
+        }
+        let far = if node.links.jump == seq { node } else { log.node(node.links.jump)? };
+        seq = match node.parent {
+            _ if far.seq != seq && far.links.depth >= depth => far.seq,
+            Some(parent) => parent,
+            None => return Ok(None),
+        };
+    }
+}
+
+/// Whether `seq` is `leaf` or one of its ancestors.
+pub fn is_on_path<L: Lookup>(seq: Seq, leaf: Option<Seq>, log: &mut L) -> Result<bool, L::Error> {
+    let Some(leaf) = leaf else { return Ok(false) };
+    let depth = log.node(seq)?.links.depth;
+    Ok(ancestor_at(leaf, depth, log)? == Some(seq))
+}
+
+/// The first entry on the path to `leaf` that has `count` messages up to and including itself.
+pub fn nth_message<L: Lookup>(leaf: Seq, count: u32, log: &mut L) -> Result<Option<Seq>, L::Error> {
+    if count == 0 || log.node(leaf)?.links.messages < count {
+        return Ok(None);
+    }
+    let (mut low, mut high) = (1, log.node(leaf)?.links.depth);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let seq = ancestor_at(leaf, middle, log)?.expect("every depth up to the leaf's is on its path (I2)");
+        if log.node(seq)?.links.messages < count {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    ancestor_at(leaf, low, log)
+}
+
+/// A log together with entries that were placed but are not written yet.
+struct WithBatch<'a, L> {
+    log: &'a mut L,
+    batch: &'a [Placed],
+}
+
+impl<L> WithBatch<'_, L> {
+    fn placed(&self, seq: Seq) -> Option<&Placed> {
+        let first = self.batch.first()?.entry.meta.seq;
+        self.batch.get(seq.0.checked_sub(first.0)? as usize)
+    }
+}
+
+impl<L: Lookup> Lookup for WithBatch<'_, L> {
+    type Error = L::Error;
+
+    fn node(&mut self, seq: Seq) -> Result<Node, L::Error> {
+        match self.placed(seq).and_then(|placed| placed.links.map(|links| (placed.entry.meta.parent, links))) {
+            Some((parent, links)) => Ok(Node { seq, parent, links }),
+            None => self.log.node(seq),
+        }
+    }
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, L::Error> {
+        let placed = self.batch.iter().find(|placed| placed.entry.meta.id == id);
+        match placed {
+            Some(placed) => Ok(Some((placed.entry.meta.seq, placed.entry.meta.kind))),
+            None => self.log.find(id),
+        }
+    }
+    fn settings(&mut self, at: Seq) -> Result<Settings, L::Error> {
+        match self.placed(at).and_then(|placed| placed.snapshot.clone()) {
+            Some(settings) => Ok(settings),
+            None => self.log.settings(at),
+        }
+    }
+    fn inherited(&self) -> u32 {
+        self.log.inherited()
+    }
+}

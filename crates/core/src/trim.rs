@@ -1,0 +1,30 @@
+//! Trimming: the oldest messages leave the context, without a summary. The log keeps them.
+
+use crate::entry::{Compaction, Details, Strategy, Trigger};
+use crate::project::context::{Context, Message};
+
+/// The compaction that leaves the last `keep_last` messages of a context; `None` if there are no more than that. A kept
+/// tool result keeps its call, so a little more may stay.
+pub fn plan_trim(context: &Context, keep_last: usize) -> Option<Compaction> {
+    let messages = &context.messages;
+    if messages.len() <= keep_last {
+        return None;
+    }
+    let kept = first_kept(messages, messages.len() - keep_last);
+    let removed_nothing = kept == 0;
+    (!removed_nothing).then(|| Compaction {
+        summary: None,
+        first_kept: messages[kept..].iter().find_map(|message| message.entry).map(|(_, id)| id),
+        strategy: Strategy::Trim,
+        trigger: Trigger::Manual,
+        tokens_before: Some(context.tokens),
+        tokens_after: Some(messages[kept..].iter().map(Message::tokens).sum()),
+        details: Details::default(),
+        from_hook: false,
+    })
+}
+
+/// Moves a cut back until it does not stand between a call and its result.
+fn first_kept(messages: &[Message], cut: usize) -> usize {
+    (0..=cut).rev().find(|at| messages.get(*at).is_none_or(|message| message.answers.is_none())).unwrap_or(0)
+}

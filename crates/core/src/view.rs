@@ -1,0 +1,90 @@
+//! The small folds that other folds lean on: the settings of a path, the labels of a log.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Body, Entry};
+use crate::id::EntryId;
+
+/// How the model is to answer. The last change on the path wins; an answer also sets the model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Settings {
+    pub fn apply(&mut self, body: &Body) {
+        match body {
+            Body::ModelChanged(changed) => self.model = Some(changed.model.clone()),
+            Body::ThinkingChanged(changed) => self.thinking = Some(changed.level.clone()),
+            Body::SkillsChanged(changed) => self.skills.clone_from(&changed.active),
+            Body::ContextChanged(changed) => {
+                replace_if_given(&mut self.system, &changed.system);
+                replace_if_given(&mut self.cwd, &changed.cwd);
+                if let Some(variables) = &changed.variables {
+                    self.variables.clone_from(variables);
+                }
+            }
+            Body::AssistantMessage(message) => replace_if_given(&mut self.model, &message.model),
+            _ => {}
+        }
+    }
+
+    pub fn thinking_level(&self) -> &str {
+        self.thinking.as_deref().unwrap_or("off")
+    }
+}
+
+fn replace_if_given(current: &mut Option<String>, given: &Option<String>) {
+    if given.is_some() {
+        current.clone_from(given);
+    }
+}
+
+/// What entries are called. The last label wins; a label without text takes the name away.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Labels(BTreeMap<EntryId, String>);
+
+impl Labels {
+    pub fn fold<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+        let mut labels = Self::default();
+        for entry in entries {
+            labels.apply(&entry.body);
+        }
+        labels
+    }
+
+    pub fn apply(&mut self, body: &Body) {
+        let Body::Label(label) = body else { return };
+        match &label.text {
+            Some(text) => self.0.insert(label.target, text.clone()),
+            None => self.0.remove(&label.target),
+        };
+    }
+
+    pub fn get(&self, id: EntryId) -> Option<&str> {
+        self.0.get(&id).map(String::as_str)
+    }
+
+    /// The entries that bear this name.
+    pub fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = EntryId> + 'a {
+        self.0.iter().filter(move |(_, name)| *name == text).map(|(id, _)| *id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (EntryId, &str)> {
+        self.0.iter().map(|(id, text)| (*id, text.as_str()))
+    }
+}
