@@ -1,1 +1,58 @@
-//! (under construction)
+//! Where sessions are kept. Each store implements the port in `sapwood_core::port::store`, and all of them pass the one
+//! suite in [`conformance`]: [`memory`] for tests and one-shot use, [`jsonl`] for greppable files, [`sqlite`] as the
+//! embedded default. This is the only crate that speaks SQL.
+
+mod admit;
+pub mod sqlite;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sapwood_core::port::store::Result;
+use sapwood_core::{Store, StoreError};
+
+/// When an append counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// When it is on the disk: nothing acknowledged is lost, not even when the power goes (I3).
+    #[default]
+    Full,
+    /// When the operating system has it: survives the process, not the machine.
+    Normal,
+}
+
+/// The key of an encrypted store. It is wiped from memory when dropped and never printed.
+#[derive(Clone)]
+pub struct Key(zeroize::Zeroizing<String>);
+
+impl Key {
+    pub fn new(text: String) -> Self {
+        Self(zeroize::Zeroizing::new(text))
+    }
+    #[cfg_attr(not(feature = "encryption"), allow(dead_code))]
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    pub durability: Durability,
+    pub key: Option<Key>,
+}
+
+/// Opens the store a URL names: `sqlite:FILE`, `jsonl:DIR` or `memory:`.
+pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
+    let invalid = |why: &str| StoreError::Invalid { what: "the store URL", why: format!("{url:?} {why}") };
+    match url.split_once(':') {
+        Some(("sqlite" | "jsonl", "")) => Err(invalid("names no file")),
+        Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
+        _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, memory:")),
+    }
+}

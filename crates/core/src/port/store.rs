@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Kind, Outcome, Record, SessionState};
 use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
-use crate::project::summary::{Origin, Summary};
+use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
 use crate::tree::{Head, PlaceError};
 use crate::view::Settings;
@@ -105,8 +105,16 @@ pub struct NewSession {
     pub title: Option<String>,
     pub agent: Option<String>,
     pub cwd: Option<String>,
+    /// The session an imported one was forked from, wherever that is. A fork made here gets this from its source.
+    pub parent: Option<Lineage>,
     /// Where an imported session came from.
     pub origin: Option<Origin>,
+}
+
+impl NewSession {
+    pub fn new(id: SessionId, at: TimestampMs) -> Self {
+        Self { id, at, title: None, agent: None, cwd: None, parent: None, origin: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +131,7 @@ pub struct Fork {
     /// An entry in the tree; the source's leaf if none. A source without a leaf gives an empty fork.
     pub at: Option<Seq>,
     pub new: NewSession,
-    /// The first own entries of the fork: the labels that its shared entries bear.
+    /// The first own entries of the fork: labels. The store leaves out those whose target the fork does not share.
     pub drafts: Vec<Draft>,
 }
 

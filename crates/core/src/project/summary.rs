@@ -92,7 +92,7 @@ impl Summary {
             spend: Spend::default(),
             open_turn: None,
             members: Members::new(),
-            parent: None,
+            parent: new.parent.clone(),
             inherited: 0,
             origin: new.origin.clone(),
             version: LOG_VERSION,

@@ -1,0 +1,121 @@
+//! How people name things: a session by its id, a unique prefix of it or `@last`; an entry by its seq, its id, a unique
+//! prefix of that, or a label.
+
+use sapwood_core::entry::Stance;
+use sapwood_core::port::store::{ListFilter, StoreError};
+use sapwood_core::view::Labels;
+use sapwood_core::{EntryId, Record, Scope, Seq, SessionId};
+
+use crate::{Engine, EngineError, Result};
+
+/// Shortest id prefix that is taken for one, so that a typo does not hit by accident.
+const PREFIX_CHARS_MIN: usize = 4;
+
+impl Engine {
+    pub async fn find_session(&self, scope: &Scope, given: &str) -> Result<SessionId> {
+        if given == "@last" {
+            let newest = ListFilter { limit: 1, ..ListFilter::default() };
+            let page = self.store.list(scope, &newest).await?;
+            return page.items.into_iter().next().map(|found| found.id).ok_or(EngineError::NoSessions);
+        }
+        let id: SessionId = given.parse()?;
+        match self.store.summary(scope, &id).await {
+            Ok(_) => return Ok(id),
+            Err(StoreError::NoSession { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.find_by_prefix(scope, given).await
+    }
+
+    async fn find_by_prefix(&self, scope: &Scope, given: &str) -> Result<SessionId> {
+        let missing = || EngineError::NoSuchSession { given: given.to_owned() };
+        if given.len() < PREFIX_CHARS_MIN {
+            return Err(missing());
+        }
+        let filter = ListFilter { id_prefix: Some(given.to_owned()), limit: 2, ..ListFilter::default() };
+        let mut found = self.store.list(scope, &filter).await?.items.into_iter().map(|summary| summary.id);
+        match (found.next(), found.next()) {
+            (None, _) => Err(missing()),
+            (Some(only), None) => Ok(only),
+            (Some(first), Some(second)) => Err(ambiguous("session", given, first, second)),
+        }
+    }
+
+    /// Finds an entry of the session's tree.
+    pub async fn find_entry(&self, scope: &Scope, session: &SessionId, given: &str) -> Result<Record> {
+        if let Ok(seq) = given.parse::<u32>() {
+            // A label or an id may consist of digits only; a seq comes first, as it is what people type.
+            match self.store.read_entry(scope, session, Seq(seq)).await {
+                Ok(record) => return in_tree(record, session),
+                Err(StoreError::NoEntry { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(id) = self.labelled(scope, session, given).await? {
+            return self.by_id_prefix(scope, session, given, &id.to_string()).await;
+        }
+        if given.len() < PREFIX_CHARS_MIN || EntryId::prefix_range(given).is_none() {
+            return Err(no_entry(session, given));
+        }
+        self.by_id_prefix(scope, session, given, given).await
+    }
+
+    async fn labelled(&self, scope: &Scope, session: &SessionId, text: &str) -> Result<Option<EntryId>> {
+        let labels = self.labels(scope, session).await?;
+        let mut found = labels.find(text);
+        match (found.next(), found.next()) {
+            (Some(first), Some(second)) => Err(ambiguous("label", text, first, second)),
+            (first, _) => Ok(first),
+        }
+    }
+
+    async fn by_id_prefix(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        given: &str,
+        prefix: &str,
+    ) -> Result<Record> {
+        let mut found = self.store.find_entries(scope, session, prefix).await?.into_iter();
+        match (found.next(), found.next()) {
+            (None, _) => Err(no_entry(session, given)),
+            (Some(only), None) => in_tree(only, session),
+            (Some(first), Some(second)) => Err(ambiguous("entry", given, first.meta.id, second.meta.id)),
+        }
+    }
+
+    /// What the session's entries are called.
+    pub async fn labels(&self, scope: &Scope, session: &SessionId) -> Result<Labels> {
+        let mut labels = Labels::default();
+        self.each_of_kinds(scope, session, &[sapwood_core::Kind::Label], |entry| labels.apply(&entry.body)).await?;
+        Ok(labels)
+    }
+}
+
+fn in_tree(record: Record, session: &SessionId) -> Result<Record> {
+    match record.meta.kind.stance() {
+        Stance::InTree => Ok(record),
+        Stance::Beside => {
+            let why = format!(
+                "entry {} of session {session} is a {}, which stands beside the tree",
+                record.meta.seq,
+                record.meta.kind.as_str()
+            );
+            Err(EngineError::Invalid { what: "the entry", why })
+        }
+    }
+}
+
+fn no_entry(session: &SessionId, given: &str) -> EngineError {
+    let entry = given.chars().take(64).collect();
+    StoreError::NoEntry { session: session.clone(), entry }.into()
+}
+
+fn ambiguous(what: &'static str, given: &str, first: impl ToString, second: impl ToString) -> EngineError {
+    EngineError::Ambiguous {
+        what,
+        given: given.to_owned(),
+        first: first.to_string(),
+        second: second.to_string(),
+    }
+}

@@ -1,0 +1,205 @@
+//! The doctor reads every log of a store and checks what it promises: I1, I2, I13, readable bodies, targets that exist,
+//! summaries that equal the fold of the log, an unbroken audit chain. What only the store can see, it checks itself.
+
+use std::collections::HashMap;
+
+use sapwood_core::entry::{Body, Entry, SessionState, Stance};
+use sapwood_core::port::store::{Finding, ListFilter, Repair};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::project::usage::Spend;
+use sapwood_core::{EntryId, Scope, Seq};
+
+use crate::{Engine, EngineError, Result};
+
+/// How many sessions and audit lines are asked for at a time.
+const PAGE_ROWS: usize = 500;
+/// Most findings of one session: the first few tell what is wrong with it.
+const FINDINGS_PER_SESSION_MAX: usize = 20;
+
+/// What the doctor looked at, and what it found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Diagnosis {
+    pub sessions: u64,
+    pub entries: u64,
+    pub audit_lines: u64,
+    pub findings: Vec<Finding>,
+}
+
+impl Engine {
+    pub async fn diagnose(
+        &self,
+        scope: &Scope,
+        repair: Repair,
+        mut progress: impl FnMut(&Diagnosis),
+    ) -> Result<Diagnosis> {
+        let findings = self.store.check(scope, repair).await?;
+        let mut diagnosis = Diagnosis { findings, ..Diagnosis::default() };
+        let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
+        loop {
+            let page = self.store.list(scope, &filter).await?;
+            for summary in &page.items {
+                self.examine(scope, summary, &mut diagnosis).await?;
+                diagnosis.sessions += 1;
+                progress(&diagnosis);
+            }
+            match page.next {
+                Some(next) => filter.cursor = Some(next),
+                None => break,
+            }
+        }
+        self.examine_audit(scope, &mut diagnosis).await?;
+        Ok(diagnosis)
+    }
+
+    async fn examine(&self, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {
+        let mut examination = Examination::of(summary);
+        let visited =
+            self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.see(&entry)).await;
+        match visited {
+            Ok(()) => examination.finish(),
+            Err(EngineError::Unreadable { source, .. }) => {
+                examination.report("readable", format!("after seq {}: {source}", examination.seq));
+            }
+            Err(EngineError::Store(error)) => {
+                examination.report("readable", format!("after seq {}: {error}", examination.seq));
+            }
+            Err(error) => return Err(error),
+        }
+        diagnosis.entries += u64::from(examination.seq.0);
+        diagnosis.findings.append(&mut examination.findings);
+        Ok(())
+    }
+
+    async fn examine_audit(&self, scope: &Scope, diagnosis: &mut Diagnosis) -> Result<()> {
+        let (mut after, mut hash) = (0, String::new());
+        loop {
+            let lines = self.store.read_audit(scope, None, after, PAGE_ROWS).await?;
+            for line in &lines {
+                if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
+                    let place = format!("audit line {}", line.number);
+                    let what = "does not follow from the line before it".to_owned();
+                    diagnosis.findings.push(Finding { rule: "audit", place, what, repaired: false });
+                }
+                after = line.number;
+                hash.clone_from(&line.hash);
+            }
+            diagnosis.audit_lines += lines.len() as u64;
+            if lines.len() < PAGE_ROWS {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// One log, as far as it has been read.
+struct Examination<'a> {
+    stored: &'a Summary,
+    folded: Summary,
+    seq: Seq,
+    last_id: Option<EntryId>,
+    leaf: Option<Seq>,
+    /// Messages on the path to each entry in the tree, by seq; zero for entries beside it.
+    messages: Vec<u32>,
+    in_tree: HashMap<EntryId, Seq>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Examination<'a> {
+    fn of(stored: &'a Summary) -> Self {
+        Self {
+            stored,
+            folded: unfolded(stored),
+            seq: Seq::ZERO,
+            last_id: None,
+            leaf: None,
+            messages: Vec::new(),
+            in_tree: HashMap::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    fn report(&mut self, rule: &'static str, what: String) {
+        if self.findings.len() < FINDINGS_PER_SESSION_MAX {
+            let place = format!("session {}", self.stored.id);
+            self.findings.push(Finding { rule, place, what, repaired: false });
+        }
+    }
+
+    fn see(&mut self, entry: &Entry) {
+        let meta = &entry.meta;
+        if meta.seq != self.seq.next() {
+            self.report("I1", format!("seq {} follows seq {}", meta.seq, self.seq));
+        }
+        if meta.parent.is_some_and(|parent| parent >= meta.seq) {
+            self.report("I2", format!("seq {} hangs from {:?}, which is not older", meta.seq, meta.parent));
+        }
+        if meta.parent != self.leaf {
+            self.report("I2", format!("seq {} hangs from {:?}, the leaf was {:?}", meta.seq, meta.parent, self.leaf));
+        }
+        if self.last_id.is_some_and(|last| meta.id <= last) {
+            self.report("I13", format!("the id of seq {} is not newer than the one before", meta.seq));
+        }
+        self.check_targets(entry);
+        self.advance(entry);
+        if meta.seq.0 > self.stored.inherited {
+            self.folded.apply(entry);
+        } else if meta.kind.is_message() {
+            self.folded.state = SessionState::Active;
+        }
+        self.seq = meta.seq;
+        self.last_id = Some(meta.id);
+    }
+
+    fn check_targets(&mut self, entry: &Entry) {
+        let target = match &entry.body {
+            Body::Label(label) => Some(label.target),
+            Body::LeafMoved(moved) => moved.to,
+            // A fork shares a path, and a compaction's first kept entry is always on it.
+            Body::Compaction(compaction) => compaction.first_kept,
+            _ => None,
+        };
+        if let Some(id) = target.filter(|id| !self.in_tree.contains_key(id)) {
+            self.report("I2", format!("seq {} names entry {id}, which is not there", entry.meta.seq));
+        }
+    }
+
+    fn advance(&mut self, entry: &Entry) {
+        let mut count = 0;
+        match (&entry.body, entry.meta.kind.stance()) {
+            (_, Stance::InTree) => {
+                let above = self.leaf.and_then(|leaf| self.messages.get(leaf.0 as usize - 1)).copied();
+                count = above.unwrap_or(0) + u32::from(entry.meta.kind.is_message());
+                self.in_tree.insert(entry.meta.id, entry.meta.seq);
+                self.leaf = Some(entry.meta.seq);
+            }
+            (Body::LeafMoved(moved), _) => self.leaf = moved.to.and_then(|id| self.in_tree.get(&id).copied()),
+            _ => {}
+        }
+        self.messages.push(count);
+    }
+
+    fn finish(&mut self) {
+        self.folded.head.leaf = self.leaf;
+        let count = self.leaf.and_then(|leaf| self.messages.get(leaf.0 as usize - 1)).copied();
+        self.folded.messages = count.unwrap_or(0);
+        self.folded.head.seq = self.seq;
+        if self.folded != *self.stored {
+            self.report("cache", "the session's summary does not equal the fold of its log".to_owned());
+        }
+    }
+}
+
+/// A summary without what its own log says: only what was given when the session was made. The first title of a session
+/// and a fork's preview are given, so they stay until an entry replaces them.
+fn unfolded(stored: &Summary) -> Summary {
+    Summary {
+        preview: stored.preview.clone().filter(|_| stored.inherited > 0),
+        state: SessionState::Created,
+        updated_at: stored.created_at,
+        compactions: 0,
+        spend: Spend::default(),
+        open_turn: None,
+        members: Default::default(),
+        ..stored.clone()
+    }
+}

@@ -1,0 +1,246 @@
+//! The verbs that only look: projections of a session's log.
+
+use std::collections::HashSet;
+
+use sapwood_core::entry::{Body, Compaction, Entry, SessionState};
+use sapwood_core::port::store::{AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until};
+use sapwood_core::project::artifacts::Artifacts;
+use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::feed::{Feed, FeedItem};
+use sapwood_core::project::ledger::{Ledger, LedgerLine};
+use sapwood_core::project::outline::Outline;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::project::usage::{Spend, Total};
+use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TimestampMs};
+use serde::Serialize;
+
+use crate::{Engine, EngineError, Result};
+
+/// How many records are asked for at a time when a whole log is folded.
+const PAGE_RECORDS: usize = 1_000;
+/// Longest chain of forks that is followed; a longer one is reported as a cycle would be.
+const ANCESTRY_MAX: usize = 1_000;
+
+/// Where a session stands among its forks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ancestry {
+    pub id: SessionId,
+    pub parent: Option<SessionId>,
+    pub children: Vec<SessionId>,
+    pub root: SessionId,
+    /// From the session to its root.
+    pub chain: Vec<SessionId>,
+}
+
+/// One compaction, and what it replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Archive {
+    pub seq: Seq,
+    pub id: EntryId,
+    pub at: TimestampMs,
+    #[serde(flatten)]
+    pub compaction: Compaction,
+    /// Whether it is on the active path.
+    pub on_path: bool,
+}
+
+/// A session's spend, in all and per model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UsageReport {
+    pub total: Total,
+    pub models: Spend,
+}
+
+/// A read-only copy of what a session is now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Snapshot {
+    pub summary: Summary,
+    pub context: Context,
+}
+
+impl Engine {
+    pub async fn exists(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
+        match self.store.summary(scope, session).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::NoSession { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        Ok(self.store.summary(scope, session).await?)
+    }
+
+    /// Messages in the session's context.
+    pub async fn length(&self, scope: &Scope, session: &SessionId) -> Result<usize> {
+        Ok(self.context(scope, session, None).await?.messages.len())
+    }
+
+    /// `None` for an unknown id.
+    pub async fn snapshot(&self, scope: &Scope, session: &SessionId) -> Result<Option<Snapshot>> {
+        if !self.exists(scope, session).await? {
+            return Ok(None);
+        }
+        let summary = self.summary(scope, session).await?;
+        let context = self.context(scope, session, None).await?;
+        Ok(Some(Snapshot { summary, context }))
+    }
+
+    /// What a model would receive at the leaf, or at another entry.
+    pub async fn context(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
+        let slice = self.store.read_path(scope, session, at, Until::ContextStart).await?;
+        build_context(slice, OpenTurn::Keep).map_err(|source| unreadable(session, source))
+    }
+
+    /// The entries on the path to the leaf or to another entry, oldest first.
+    pub async fn path(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Vec<Entry>> {
+        let slice = self.store.read_path(scope, session, at, Until::Root).await?;
+        let entries = slice.records.into_iter().map(sapwood_core::Record::into_entry);
+        entries.collect::<Result<_, _>>().map_err(|source| unreadable(session, source))
+    }
+
+    pub async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        Ok(self.store.list(scope, filter).await?)
+    }
+
+    pub async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        Ok(self.store.search(scope, query).await?)
+    }
+
+    pub async fn audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        Ok(self.store.read_audit(scope, session, after, limit).await?)
+    }
+
+    pub async fn tree(&self, scope: &Scope, session: &SessionId) -> Result<Outline> {
+        let leaf = self.store.summary(scope, session).await?.head.leaf;
+        let mut entries = Vec::new();
+        self.each_entry(scope, session, Seq::ZERO, |entry| entries.push(entry)).await?;
+        Ok(Outline::fold(&entries, leaf))
+    }
+
+    pub async fn feed(&self, scope: &Scope, session: &SessionId) -> Result<Vec<FeedItem>> {
+        let mut feed = Feed::default();
+        self.each_entry(scope, session, Seq::ZERO, |entry| feed.apply(&entry)).await?;
+        Ok(feed.items)
+    }
+
+    pub async fn ledger(&self, scope: &Scope, session: &SessionId) -> Result<Vec<LedgerLine>> {
+        let mut ledger = Ledger::default();
+        self.each_of_kinds(scope, session, &[Kind::Round], |entry| ledger.apply(&entry)).await?;
+        Ok(ledger.lines)
+    }
+
+    pub async fn artifacts(&self, scope: &Scope, session: &SessionId) -> Result<Artifacts> {
+        let mut artifacts = Artifacts::default();
+        self.each_of_kinds(scope, session, &[Kind::ArtifactPut], |entry| artifacts.apply(&entry)).await?;
+        Ok(artifacts)
+    }
+
+    pub async fn usage(&self, scope: &Scope, session: &SessionId) -> Result<UsageReport> {
+        let models = self.store.summary(scope, session).await?.spend;
+        Ok(UsageReport { total: models.total(), models })
+    }
+
+    pub async fn archives(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Archive>> {
+        let mut archives = Vec::new();
+        self.each_of_kinds(scope, session, &[Kind::Compaction], |entry| {
+            let Body::Compaction(compaction) = entry.body else { return };
+            let meta = entry.meta;
+            archives.push(Archive { seq: meta.seq, id: meta.id, at: meta.at, compaction, on_path: false });
+        })
+        .await?;
+        if !archives.is_empty() {
+            let path = self.store.read_path(scope, session, None, Until::Root).await?;
+            let on_path: HashSet<Seq> = path.records.iter().map(|record| record.meta.seq).collect();
+            archives.iter_mut().for_each(|archive| archive.on_path = on_path.contains(&archive.seq));
+        }
+        Ok(archives)
+    }
+
+    /// Safe on unknown ids (`None`), on parents that are gone, and on cycles that a damaged import may have.
+    pub async fn ancestry(&self, scope: &Scope, session: &SessionId) -> Result<Option<Ancestry>> {
+        let mut chain = vec![session.clone()];
+        let mut parent = match self.store.summary(scope, session).await {
+            Ok(summary) => summary.parent.map(|lineage| lineage.session),
+            Err(StoreError::NoSession { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let direct_parent = parent.clone();
+        while let Some(next) = parent.take().filter(|next| !chain.contains(next) && chain.len() < ANCESTRY_MAX) {
+            let above = self.store.summary(scope, &next).await;
+            chain.push(next);
+            parent = match above {
+                Ok(summary) => summary.parent.map(|lineage| lineage.session),
+                Err(StoreError::NoSession { .. }) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(Some(Ancestry {
+            id: session.clone(),
+            parent: direct_parent,
+            children: self.store.children(scope, session).await?,
+            root: chain.last().unwrap_or(session).clone(),
+            chain,
+        }))
+    }
+
+    /// Every entry after a seq, in order; memory stays flat.
+    pub async fn each_entry(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut after: Seq,
+        mut visit: impl FnMut(Entry),
+    ) -> Result<()> {
+        loop {
+            let records = self.store.read_after(scope, session, after, PAGE_RECORDS).await?;
+            let full = records.len() == PAGE_RECORDS;
+            for record in records {
+                after = record.meta.seq;
+                visit(record.into_entry().map_err(|source| unreadable(session, source))?);
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn each_of_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        mut visit: impl FnMut(Entry),
+    ) -> Result<()> {
+        let mut after = Seq::ZERO;
+        loop {
+            let records = self.store.read_kinds(scope, session, kinds, after, PAGE_RECORDS).await?;
+            let full = records.len() == PAGE_RECORDS;
+            for record in records {
+                after = record.meta.seq;
+                visit(record.into_entry().map_err(|source| unreadable(session, source))?);
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The state a session list can be narrowed to.
+pub fn parse_state(name: &str) -> Result<SessionState> {
+    SessionState::from_name(name).ok_or_else(|| EngineError::Invalid {
+        what: "the state",
+        why: format!("{name:?} is none of created, active, closed, archived"),
+    })
+}
+
+pub(crate) fn unreadable(session: &SessionId, source: sapwood_core::entry::codec::CodecError) -> EngineError {
+    EngineError::Unreadable { session: session.clone(), source }
+}

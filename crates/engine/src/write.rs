@@ -1,0 +1,310 @@
+//! The verbs that append. Each is: look, decide, append on the head that was looked at; if somebody was quicker, look
+//! again. What a verb decides is entries, never a change of what is there.
+
+use sapwood_core::entry::{
+    Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, SessionNamed, SessionState, StateChanged,
+};
+use sapwood_core::port::store::{
+    Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::scope::Role;
+use sapwood_core::trim::plan_trim;
+use sapwood_core::{EntryId, Principal, Scope, Seq, SessionId};
+
+use crate::{Engine, EngineError, Result};
+
+/// How often a verb looks again before it gives up.
+const TRIES_MAX: u32 = 64;
+/// Longest title or label, in characters.
+pub const TITLE_CHARS_MAX: usize = 400;
+
+/// A session to be opened.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Minted if none.
+    pub id: Option<SessionId>,
+    pub title: Option<String>,
+    pub agent: Option<String>,
+    pub cwd: Option<String>,
+}
+
+/// How messages are injected.
+#[derive(Debug, Clone, Default)]
+pub struct InjectOptions {
+    /// Fails with a conflict unless the log ends here.
+    pub expected_head: Option<Seq>,
+    pub idempotency_key: Option<String>,
+    /// Whether this is worth a line in the audit.
+    pub audited: bool,
+}
+
+/// Where a fork leaves its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForkAt {
+    #[default]
+    Leaf,
+    Entry(Seq),
+    /// After so many messages of the path.
+    KeepFirst(u32),
+}
+
+impl Engine {
+    /// Opens a session, or finds the one that has this id: idempotent.
+    pub async fn open(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
+        let at = self.clock.now();
+        let id = options.id.unwrap_or_else(|| SessionId::mint(at, self.clock.random()));
+        let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
+        let new = NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), at) };
+        let created = self.store.create(scope, new).await?;
+        Ok((id, created))
+    }
+
+    /// Appends messages without calling a model.
+    pub async fn inject(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        bodies: Vec<Body>,
+        options: InjectOptions,
+    ) -> Result<Appended> {
+        let now = self.clock.now();
+        let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
+        let mut append = Append::new(session.clone(), now, drafts);
+        append.expect = options.expected_head.map_or(Expect::Any, Expect::Head);
+        append.idempotency_key = options.idempotency_key;
+        append.audit = options.audited.then(|| note(AuditAction::Edit, session, None));
+        self.append(scope, append).await
+    }
+
+    /// Moves the leaf to an entry; with a summary of what was left, that hangs there as the new leaf.
+    pub async fn branch(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        to: EntryId,
+        summary: Option<String>,
+    ) -> Result<Appended> {
+        self.decide(scope, session, |engine, looked| {
+            let summary = summary.clone();
+            async move {
+                let left = match looked.head.leaf {
+                    Some(leaf) if summary.is_some() => {
+                        Some(engine.store.read_entry(scope, session, leaf).await?.meta.id)
+                    }
+                    _ => None,
+                };
+                let moved = Body::LeafMoved(LeafMoved { to: Some(to) });
+                let lesson = summary.map(|summary| {
+                    let details = Details::default();
+                    Body::BranchSummary(BranchSummary { summary, from: left, details, from_hook: false })
+                });
+                Ok(std::iter::once(moved).chain(lesson).collect())
+            }
+        })
+        .await
+    }
+
+    /// Leaves everything said so far out of the context; the next message is a new root.
+    pub async fn reset(&self, scope: &Scope, session: &SessionId) -> Result<Appended> {
+        self.append_one(scope, session, LeafMoved { to: None }, None).await
+    }
+
+    pub async fn label(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        target: EntryId,
+        text: Option<String>,
+    ) -> Result<Appended> {
+        let text = text.map(|text| checked_text("the label", &text)).transpose()?;
+        self.append_one(scope, session, Label { target, text }, None).await
+    }
+
+    pub async fn rename(&self, scope: &Scope, session: &SessionId, title: &str) -> Result<Appended> {
+        let title = checked_text("the title", title)?;
+        self.append_one(scope, session, SessionNamed { title }, None).await
+    }
+
+    /// Leaves the last `keep_last` messages in the context. Returns how many are there now.
+    pub async fn trim(&self, scope: &Scope, session: &SessionId, keep_last: usize) -> Result<usize> {
+        self.decide(scope, session, |engine, _| async move {
+            let context = engine.context(scope, session, None).await?;
+            Ok(plan_trim(&context, keep_last).map(Body::Compaction).into_iter().collect())
+        })
+        .await?;
+        self.length(scope, session).await
+    }
+
+    /// A new session that shares the path up to an entry, without copying it.
+    pub async fn fork(
+        &self,
+        scope: &Scope,
+        source: &SessionId,
+        at: ForkAt,
+        options: OpenOptions,
+    ) -> Result<SessionId> {
+        let now = self.clock.now();
+        let id = options.id.unwrap_or_else(|| SessionId::mint(now, self.clock.random()));
+        if id == *source {
+            return Err(EngineError::ForkOntoItself { session: id });
+        }
+        let summary = self.store.summary(scope, source).await?;
+        let at = match at {
+            ForkAt::Leaf => summary.head.leaf,
+            ForkAt::Entry(seq) => Some(seq),
+            ForkAt::KeepFirst(count) => self.after_messages(scope, &summary, count).await?,
+        };
+        let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
+        let new = NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
+        let drafts = self.shared_labels(scope, source, now).await?;
+        self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
+        self.tail.wake();
+        Ok(id)
+    }
+
+    async fn after_messages(&self, scope: &Scope, source: &Summary, count: u32) -> Result<Option<Seq>> {
+        let Some(leaf) = source.head.leaf.filter(|_| count > 0) else { return Ok(None) };
+        let found = self.store.nth_message(scope, &source.id, leaf, count).await?;
+        Ok(found.or(Some(leaf)))
+    }
+
+    /// The labels of the source, as the fork's own first entries. The store leaves out those of entries it does not
+    /// share.
+    async fn shared_labels(
+        &self,
+        scope: &Scope,
+        source: &SessionId,
+        now: sapwood_core::TimestampMs,
+    ) -> Result<Vec<Draft>> {
+        let labels = self.labels(scope, source).await?;
+        let draft = |(target, text): (EntryId, &str)| Draft::new(now, Label { target, text: Some(text.to_owned()) });
+        Ok(labels.iter().map(draft).collect())
+    }
+
+    /// Gives a member a role, or takes it away.
+    pub async fn share(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        member: Principal,
+        role: Option<Role>,
+    ) -> Result<Appended> {
+        if role == Some(Role::Owner) {
+            let why = "a session has one owner; share it as reader or collaborator".to_owned();
+            return Err(EngineError::Invalid { what: "the role", why });
+        }
+        let audit = note(AuditAction::Share, session, Some(member.to_string()));
+        self.append_one(scope, session, MemberChanged { member, role }, Some(audit)).await
+    }
+
+    /// Ends a session for now; a new message opens it again.
+    pub async fn close(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.change_state(scope, session, SessionState::Closed, AuditAction::Close).await
+    }
+
+    /// Makes a session read-only.
+    pub async fn archive(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.change_state(scope, session, SessionState::Archived, AuditAction::Archive).await
+    }
+
+    /// Lets an archived session go on.
+    pub async fn reopen(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.change_state(scope, session, SessionState::Active, AuditAction::Reopen).await
+    }
+
+    async fn change_state(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        state: SessionState,
+        action: AuditAction,
+    ) -> Result<()> {
+        if self.store.summary(scope, session).await?.state == state {
+            return Ok(());
+        }
+        let changed = StateChanged { state, reason: None };
+        self.append_one(scope, session, changed, Some(note(action, session, None))).await?;
+        Ok(())
+    }
+
+    /// Really deletes a session.
+    pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.store.erase(scope, session, self.clock.now()).await?;
+        self.tail.wake();
+        Ok(())
+    }
+
+    /// Writes down that somebody took a copy away.
+    pub async fn record_export(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        format: &str,
+    ) -> Result<()> {
+        let export = note(AuditAction::Export, session, Some(format.to_owned()));
+        Ok(self.store.write_audit(scope, export, self.clock.now()).await?)
+    }
+
+    async fn append_one(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        body: impl Into<Body>,
+        audit: Option<AuditNote>,
+    ) -> Result<Appended> {
+        let now = self.clock.now();
+        let append = Append { audit, ..Append::new(session.clone(), now, vec![Draft::new(now, body)]) };
+        self.append(scope, append).await
+    }
+
+    pub(crate) async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let appended = self.store.append(scope, append).await?;
+        self.tail.wake();
+        Ok(appended)
+    }
+
+    /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker.
+    async fn decide<F, D>(&self, scope: &Scope, session: &SessionId, mut decide: F) -> Result<Appended>
+    where
+        F: FnMut(Engine, Summary) -> D,
+        D: Future<Output = Result<Vec<Body>>>,
+    {
+        for _ in 0..TRIES_MAX {
+            let looked = self.store.summary(scope, session).await?;
+            let head = looked.head;
+            let bodies = decide(self.clone(), looked).await?;
+            if bodies.is_empty() {
+                return Ok(Appended { head, entries: Vec::new() });
+            }
+            let now = self.clock.now();
+            let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
+            let append = Append { expect: Expect::Head(head.seq), ..Append::new(session.clone(), now, drafts) };
+            match self.append(scope, append).await {
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
+                answer => return answer,
+            }
+        }
+        Err(EngineError::Contended { session: session.clone(), tries: TRIES_MAX })
+    }
+}
+
+fn note(action: AuditAction, session: &SessionId, detail: Option<String>) -> AuditNote {
+    AuditNote { action, session: Some(session.clone()), detail }
+}
+
+/// A title or label: one line, not empty, not endless.
+fn checked_text(what: &'static str, text: &str) -> Result<String> {
+    let text = text.trim();
+    let fail = |why: &str| Err(EngineError::Invalid { what, why: why.to_owned() });
+    if text.is_empty() {
+        return fail("it is empty");
+    }
+    if text.chars().count() > TITLE_CHARS_MAX {
+        return fail("it is longer than 400 characters");
+    }
+    if text.chars().any(char::is_control) {
+        return fail("it has line breaks or control characters");
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,212 @@
+//! An object's fields: taken one by one, typed, bounded, each error naming the place. `null` counts as absent.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::{MessageError, NAME_BYTES_MAX, NESTING_MAX, Result, nesting};
+
+/// Most keys of one object whose keys matter here; an object with more is somebody's mistake.
+const KEYS_MAX: usize = 1_000;
+
+pub(super) struct Fields<'a> {
+    /// Where this object stands, such as `content[2]`; empty for the message itself.
+    at: String,
+    map: BTreeMap<String, &'a RawValue>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn parse(text: &'a str) -> Result<Self> {
+        if nesting(text) > NESTING_MAX {
+            return Err(MessageError::TooDeep { at: "the message".to_owned() });
+        }
+        let raw: &RawValue =
+            serde_json::from_str(text).map_err(|error| MessageError::NotJson { why: error.to_string() })?;
+        Self::of(raw, String::new())
+    }
+
+    pub(super) fn of(raw: &'a RawValue, at: String) -> Result<Self> {
+        let place = if at.is_empty() { "the message" } else { at.as_str() };
+        if type_of(raw) != "an object" {
+            return Err(wrong_type(place, "an object", raw));
+        }
+        let invalid = |error: serde_json::Error| MessageError::Invalid { at: place.to_owned(), why: error.to_string() };
+        let keys: Keys<'a> = serde_json::from_str(raw.get()).map_err(invalid)?;
+        if let Some(twice) = keys.twice {
+            return Err(MessageError::Duplicate { at: join(&at, &twice) });
+        }
+        Ok(Self { at, map: keys.map })
+    }
+
+    pub(super) fn at(&self, key: &str) -> String {
+        join(&self.at, key)
+    }
+
+    /// Where this object itself stands.
+    pub(super) fn place(&self) -> String {
+        self.at.clone()
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> Option<&'a RawValue> {
+        self.map.remove(key).filter(|raw| raw.get() != "null")
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|raw| raw.get() != "null")
+    }
+
+    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>> {
+        self.take(key).map(|raw| text_of(raw, &join(&self.at, key))).transpose()
+    }
+
+    pub(super) fn required_text(&mut self, key: &str) -> Result<String> {
+        self.text(key)?.ok_or_else(|| MessageError::Missing { at: self.at(key) })
+    }
+
+    /// A short text: an id or a name.
+    pub(super) fn name(&mut self, key: &str) -> Result<Option<String>> {
+        match self.text(key)? {
+            Some(name) if name.is_empty() => Err(MessageError::Empty { at: self.at(key) }),
+            Some(name) if name.len() > NAME_BYTES_MAX => {
+                Err(MessageError::Invalid { at: self.at(key), why: format!("it is longer than {NAME_BYTES_MAX} bytes") })
+            }
+            name => Ok(name),
+        }
+    }
+
+    pub(super) fn required_name(&mut self, key: &str) -> Result<String> {
+        self.name(key)?.ok_or_else(|| MessageError::Missing { at: self.at(key) })
+    }
+
+    /// A name that goes by several keys; two of them at once must agree.
+    pub(super) fn one_of(&mut self, keys: &[&str]) -> Result<Option<String>> {
+        let mut found: Option<String> = None;
+        for key in keys {
+            let Some(name) = self.name(key)? else { continue };
+            if found.as_ref().is_some_and(|before| *before != name) {
+                let why = format!("it contradicts another of {}", keys.join(", "));
+                return Err(MessageError::Invalid { at: self.at(key), why });
+            }
+            found = Some(name);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn flag(&mut self, key: &str) -> Result<bool> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(raw) => match raw.get() {
+                "true" => Ok(true),
+                "false" => Ok(false),
+                _ => Err(wrong_type(&self.at(key), "true or false", raw)),
+            },
+        }
+    }
+
+    pub(super) fn number(&mut self, key: &str, max: u64) -> Result<Option<u64>> {
+        let Some(raw) = self.take(key) else { return Ok(None) };
+        let at = self.at(key);
+        if type_of(raw) != "a number" {
+            return Err(wrong_type(&at, "a whole number", raw));
+        }
+        match serde_json::from_str::<u64>(raw.get()) {
+            Ok(number) if number <= max => Ok(Some(number)),
+            _ => Err(MessageError::OutOfRange { at, max, found: raw.get().chars().take(32).collect() }),
+        }
+    }
+
+    pub(super) fn object(&mut self, key: &str) -> Result<Option<Fields<'a>>> {
+        let at = self.at(key);
+        self.take(key).map(|raw| Fields::of(raw, at)).transpose()
+    }
+
+    pub(super) fn array(&mut self, key: &str, max: usize) -> Result<Option<Vec<&'a RawValue>>> {
+        let at = self.at(key);
+        self.take(key).map(|raw| array_of(raw, &at, max)).transpose()
+    }
+
+    /// Nothing may be left over.
+    pub(super) fn finish(self, role: &'static str) -> Result<()> {
+        match self.map.iter().find(|(_, raw)| raw.get() != "null") {
+            Some((key, _)) => Err(MessageError::UnknownKey { key: key.chars().take(64).collect(), role }),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn array_of<'a>(raw: &'a RawValue, at: &str, max: usize) -> Result<Vec<&'a RawValue>> {
+    if type_of(raw) != "an array" {
+        return Err(wrong_type(at, "an array", raw));
+    }
+    let invalid = |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
+    let items: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(invalid)?;
+    if items.len() > max {
+        return Err(MessageError::TooMany { at: at.to_owned(), max });
+    }
+    Ok(items)
+}
+
+pub(super) fn text_of(raw: &RawValue, at: &str) -> Result<String> {
+    if type_of(raw) != "a string" {
+        return Err(wrong_type(at, "a string", raw));
+    }
+    let invalid = |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
+    serde_json::from_str(raw.get()).map_err(invalid)
+}
+
+pub(super) fn wrong_type(at: &str, expected: &'static str, raw: &RawValue) -> MessageError {
+    MessageError::WrongType { at: at.to_owned(), expected, found: type_of(raw) }
+}
+
+pub(super) fn type_of(raw: &RawValue) -> &'static str {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "true or false",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+fn join(at: &str, key: &str) -> String {
+    if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
+}
+
+/// The keys of one object. serde's own maps let the last of two equal keys win; here that is an error.
+struct Keys<'a> {
+    map: BTreeMap<String, &'a RawValue>,
+    twice: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Keys<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(KeysVisitor)
+    }
+}
+
+struct KeysVisitor;
+
+impl<'de> Visitor<'de> for KeysVisitor {
+    type Value = Keys<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Keys<'de>, A::Error> {
+        let mut keys = Keys { map: BTreeMap::new(), twice: None };
+        while let Some((key, raw)) = access.next_entry::<String, &'de RawValue>()? {
+            if keys.map.len() >= KEYS_MAX {
+                return Err(serde::de::Error::custom(format!("it has more than {KEYS_MAX} keys")));
+            }
+            if keys.map.insert(key.clone(), raw).is_some() {
+                keys.twice = Some(key.chars().take(64).collect());
+            }
+        }
+        Ok(keys)
+    }
+}

@@ -1,0 +1,295 @@
+//! One message as somebody hands it in: `sapwood inject --message JSON`, or a POST to `/entries`.
+//!
+//! The envelope is `{"role", "content"}`. Content is a string or an array of parts, and the parts may be Sapwood's own,
+//! OpenAI's or Anthropic's. The envelope is strict: a key that would be lost is an error that names it. Parts are
+//! tolerant of extra keys (`cache_control`, `signature`, …), which are dropped. Vendor signatures never get past here
+//! (I12), and neither does inline media: the log refers to blobs.
+//!
+//! | file | reads |
+//! |---|---|
+//! | [`fields`] | an object's fields, typed and bounded, with the place named in every error |
+//! | [`parts`] | the pieces of `content` |
+//! | [`usage`] | token counts and stop reasons, under anybody's names |
+
+mod fields;
+mod parts;
+mod usage;
+
+use sapwood_core::content::{Part, joined_text};
+use sapwood_core::entry::{AssistantMessage, Stop, SystemNote, ToolResult, UserMessage};
+use sapwood_core::port::store::BODY_BYTES_MAX;
+use sapwood_core::{Body, Json};
+
+use fields::Fields;
+use parts::Piece;
+
+/// Deepest nesting of objects and arrays, tool inputs included: with the log's own envelope around it, every reader of
+/// JSON still takes it.
+pub const NESTING_MAX: usize = 100;
+/// Most parts in one message, and most tool calls.
+pub const PARTS_MAX: usize = 10_000;
+/// Longest id of a tool call, and longest name of a tool, model or type, in bytes.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Largest token count that is believed.
+pub const TOKENS_MAX: u64 = 1_000_000_000_000;
+/// Largest cost that is believed: a million US dollars.
+pub const COST_NANO_USD_MAX: u64 = 1_000_000_000_000_000;
+/// Longest time a tool is believed to have run: ten years.
+pub const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
+
+const ROLES: &str = "user, assistant, tool, system or developer";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    #[error("this is not JSON: {why}")]
+    NotJson { why: String },
+    #[error("the message has {bytes} bytes, and the limit is {BODY_BYTES_MAX}: upload big content as a blob")]
+    TooLarge { bytes: usize },
+    #[error("{at} is nested deeper than {NESTING_MAX} levels")]
+    TooDeep { at: String },
+    #[error("{at} must be {expected}, and it is {found}")]
+    WrongType { at: String, expected: &'static str, found: &'static str },
+    #[error("{at} is missing")]
+    Missing { at: String },
+    #[error("{at} is empty")]
+    Empty { at: String },
+    #[error("{at} is given twice")]
+    Duplicate { at: String },
+    #[error("the message has no role: it must be {ROLES}")]
+    NoRole,
+    #[error("role {role:?} is not known: it must be {ROLES}")]
+    UnknownRole { role: String },
+    #[error("key {key:?} is not known in a message of role {role}")]
+    UnknownKey { key: String, role: &'static str },
+    #[error("{at} has type {found:?}, which is not known: it must be {expected}")]
+    UnknownPart { at: String, found: String, expected: &'static str },
+    #[error("{at} is a {part}, which a message of role {role} cannot hold")]
+    MisplacedPart { at: String, part: &'static str, role: &'static str },
+    #[error(
+        "{at} carries media inline or by URL, and the log only refers to blobs: upload the bytes as a blob first, \
+         then write {{\"type\":\"media\",\"blob\":HASH,\"mime\":TYPE,\"bytes\":N}}"
+    )]
+    InlineMedia { at: String },
+    #[error("{at} must be a whole number from 0 to {max}, and it is {found}")]
+    OutOfRange { at: String, max: u64, found: String },
+    #[error("{at} holds more than the limit of {max}")]
+    TooMany { at: String, max: usize },
+    #[error("{at} is {found:?}, which is not known: it must be {expected}")]
+    UnknownValue { at: String, found: String, expected: &'static str },
+    #[error("{at} is not valid: {why}")]
+    Invalid { at: String, why: String },
+}
+
+impl MessageError {
+    /// Stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            MessageError::TooLarge { .. } | MessageError::TooMany { .. } => "input.too_large",
+            MessageError::InlineMedia { .. } => "input.inline_media",
+            MessageError::NoRole | MessageError::UnknownRole { .. } => "input.role",
+            MessageError::UnknownKey { .. } => "input.unknown_key",
+            MessageError::NotJson { .. }
+            | MessageError::TooDeep { .. }
+            | MessageError::WrongType { .. }
+            | MessageError::Missing { .. }
+            | MessageError::Empty { .. }
+            | MessageError::Duplicate { .. }
+            | MessageError::UnknownPart { .. }
+            | MessageError::MisplacedPart { .. }
+            | MessageError::OutOfRange { .. }
+            | MessageError::UnknownValue { .. }
+            | MessageError::Invalid { .. } => "input.invalid",
+        }
+    }
+}
+
+pub type Result<T, E = MessageError> = std::result::Result<T, E>;
+
+/// Reads one message. An Anthropic user message that holds tool results gives a body for each of them, and one for each
+/// run of other parts, in order; every other message gives one body.
+pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
+    if json.len() > BODY_BYTES_MAX {
+        return Err(MessageError::TooLarge { bytes: json.len() });
+    }
+    let text = std::str::from_utf8(json).map_err(|error| MessageError::NotJson { why: error.to_string() })?;
+    let mut fields = Fields::parse(text)?;
+    let role = fields.text("role")?.ok_or(MessageError::NoRole)?;
+    match role.as_str() {
+        "user" => read_user(fields),
+        "assistant" => read_assistant(fields).map(|body| vec![body.into()]),
+        "tool" => read_tool(fields).map(|body| vec![body.into()]),
+        "system" => read_note(fields, "system").map(|body| vec![body.into()]),
+        "developer" => read_note(fields, "developer").map(|body| vec![body.into()]),
+        other => Err(MessageError::UnknownRole { role: other.chars().take(64).collect() }),
+    }
+}
+
+fn read_user(mut fields: Fields<'_>) -> Result<Vec<Body>> {
+    let pieces = parts::read_content(&mut fields)?;
+    fields.finish("user")?;
+    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    if pieces.is_empty() {
+        return Err(MessageError::Empty { at: "content".to_owned() });
+    }
+    let mut bodies: Vec<Body> = Vec::new();
+    let mut run: Vec<Part> = Vec::new();
+    for (number, piece) in pieces.into_iter().enumerate() {
+        match piece {
+            Piece::Part(part @ (Part::Text(_) | Part::Media(_))) => run.push(part),
+            Piece::Part(part) => return Err(misplaced(number, part_name(&part), "user")),
+            Piece::Result(result) => {
+                close_run(&mut run, &mut bodies);
+                bodies.push(result.into());
+            }
+        }
+    }
+    close_run(&mut run, &mut bodies);
+    Ok(bodies)
+}
+
+fn close_run(run: &mut Vec<Part>, bodies: &mut Vec<Body>) {
+    if !run.is_empty() {
+        bodies.push(UserMessage { parts: std::mem::take(run), origin: None }.into());
+    }
+}
+
+fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
+    let pieces = parts::read_content(&mut fields)?;
+    let calls = parts::read_openai_calls(&mut fields)?;
+    let refusal = fields.text("refusal")?;
+    let reasoning = fields.text("reasoning_content")?;
+    let model = fields.name("model")?;
+    let stop = usage::read_stop(&mut fields)?;
+    let usage = usage::read_usage(&mut fields)?;
+    let cost_nano_usd = fields.number("cost_nano_usd", COST_NANO_USD_MAX)?;
+    drop_vendor_keys(&mut fields)?;
+    fields.finish("assistant")?;
+    if pieces.is_none() && calls.is_empty() && refusal.is_none() && reasoning.is_none() {
+        return Err(MessageError::Missing { at: "content".to_owned() });
+    }
+    let mut parts: Vec<Part> = reasoning.filter(|text| !text.is_empty()).map(parts::reasoning).into_iter().collect();
+    parts.extend(plain_parts(pieces.unwrap_or_default(), "assistant")?);
+    if !calls.is_empty() {
+        // OpenAI sends "" beside calls where it means nothing.
+        parts.retain(|part| part.as_text() != Some(""));
+    }
+    parts.extend(refusal.map(Part::text));
+    parts.extend(calls);
+    let called = parts.iter().any(|part| part.as_tool_call().is_some());
+    let stop = stop.unwrap_or(if called { Stop::ToolUse } else { Stop::Stop });
+    Ok(AssistantMessage { parts, model, usage, cost_nano_usd, stop })
+}
+
+/// What vendors' answers carry that has no counterpart here: Anthropic's `id`, `type` and `stop_sequence`, OpenAI's
+/// `annotations`. OpenAI's `audio` and `function_call` are taken only when they say nothing.
+fn drop_vendor_keys(fields: &mut Fields<'_>) -> Result<()> {
+    for key in ["id", "stop_sequence", "annotations"] {
+        fields.take(key);
+    }
+    if let Some(kind) = fields.text("type")?.filter(|kind| kind != "message") {
+        return Err(MessageError::UnknownValue { at: "type".to_owned(), found: kind, expected: "message" });
+    }
+    if fields.take("audio").is_some() {
+        return Err(MessageError::InlineMedia { at: "audio".to_owned() });
+    }
+    if fields.take("function_call").is_some() {
+        let why = "it was replaced by tool_calls, which have an id".to_owned();
+        return Err(MessageError::Invalid { at: "function_call".to_owned(), why });
+    }
+    Ok(())
+}
+
+fn read_tool(mut fields: Fields<'_>) -> Result<ToolResult> {
+    let call_id = fields.one_of(&["tool_call_id", "call_id", "tool_use_id"])?;
+    let tool = fields.one_of(&["name", "tool"])?;
+    let is_error = fields.flag("is_error")?;
+    let interrupted = fields.flag("interrupted")?;
+    let duration_ms = fields.number("duration_ms", DURATION_MS_MAX)?;
+    let pieces = parts::read_content(&mut fields)?;
+    fields.finish("tool")?;
+    let call_id = call_id.ok_or_else(|| MessageError::Missing { at: "tool_call_id".to_owned() })?;
+    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    let parts = output_parts(plain_parts(pieces, "tool")?, "content", "tool")?;
+    Ok(ToolResult { call_id, tool, parts, is_error, duration_ms, interrupted, full: None })
+}
+
+fn read_note(mut fields: Fields<'_>, role: &'static str) -> Result<SystemNote> {
+    let reason = fields.name("reason")?;
+    let pieces = parts::read_content(&mut fields)?;
+    fields.finish(role)?;
+    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    let parts = plain_parts(pieces, role)?;
+    if let Some(number) = parts.iter().position(|part| part.as_text().is_none()) {
+        return Err(misplaced(number, part_name(&parts[number]), role));
+    }
+    if parts.is_empty() {
+        return Err(MessageError::Empty { at: "content".to_owned() });
+    }
+    Ok(SystemNote { text: joined_text(&parts), reason })
+}
+
+fn plain_parts(pieces: Vec<Piece>, role: &'static str) -> Result<Vec<Part>> {
+    let plain = |(number, piece)| match piece {
+        Piece::Part(part) => Ok(part),
+        Piece::Result(_) => Err(misplaced(number, "tool_result", role)),
+    };
+    pieces.into_iter().enumerate().map(plain).collect()
+}
+
+/// A tool's output holds text and media only.
+fn output_parts(parts: Vec<Part>, at: &str, role: &'static str) -> Result<Vec<Part>> {
+    match parts.iter().position(|part| !matches!(part, Part::Text(_) | Part::Media(_))) {
+        Some(number) => {
+            let part = part_name(&parts[number]);
+            Err(MessageError::MisplacedPart { at: format!("{at}[{number}]"), part, role })
+        }
+        None => Ok(parts),
+    }
+}
+
+fn misplaced(number: usize, part: &'static str, role: &'static str) -> MessageError {
+    MessageError::MisplacedPart { at: format!("content[{number}]"), part, role }
+}
+
+fn part_name(part: &Part) -> &'static str {
+    match part {
+        Part::Text(_) => "text part",
+        Part::Reasoning(_) => "reasoning part",
+        Part::ToolCall(_) => "tool call",
+        Part::Media(_) => "media part",
+    }
+}
+
+/// How deep objects and arrays are nested in this JSON. Looks at brackets only, so it cannot overflow any stack.
+fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Arguments as OpenAI sends them: JSON in a string. What a model got wrong stays as the string it was.
+fn arguments(text: String, at: &str) -> Result<Json> {
+    if text.trim().is_empty() {
+        return Ok(Json::from_value(&serde_json::Value::Object(serde_json::Map::new())));
+    }
+    if nesting(&text) > NESTING_MAX {
+        return Err(MessageError::TooDeep { at: at.to_owned() });
+    }
+    let read = serde_json::from_str::<serde_json::Value>(&text).and_then(|_| Json::parse(&text));
+    Ok(read.unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text))))
+}
+
+#[cfg(test)]
+mod tests;

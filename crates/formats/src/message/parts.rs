@@ -1,0 +1,148 @@
+//! The pieces of `content`: Sapwood's own parts, OpenAI's content parts and tool calls, Anthropic's content blocks.
+
+use sapwood_core::content::{BlobRef, Part, Reasoning};
+use sapwood_core::entry::ToolResult;
+use sapwood_core::port::store::BLOB_BYTES_MAX;
+use sapwood_core::{BlobHash, Json};
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, array_of, text_of, type_of, wrong_type};
+use super::{DURATION_MS_MAX, MessageError, PARTS_MAX, Result, arguments, output_parts};
+
+const PART_TYPES: &str = "text, reasoning, tool_call, media, tool_use, tool_result, thinking or redacted_thinking";
+
+/// A piece of content: a part of the message, or a tool's result that Anthropic puts into the user's message.
+pub(super) enum Piece {
+    Part(Part),
+    Result(ToolResult),
+}
+
+pub(super) fn read_content(fields: &mut Fields<'_>) -> Result<Option<Vec<Piece>>> {
+    let at = fields.at("content");
+    fields.take("content").map(|raw| pieces_of(raw, &at)).transpose()
+}
+
+fn pieces_of(raw: &RawValue, at: &str) -> Result<Vec<Piece>> {
+    match type_of(raw) {
+        "a string" => Ok(vec![Piece::Part(Part::text(text_of(raw, at)?))]),
+        "an array" => {
+            let items = array_of(raw, at, PARTS_MAX)?;
+            items.into_iter().enumerate().map(|(number, item)| piece_of(item, format!("{at}[{number}]"))).collect()
+        }
+        _ => Err(wrong_type(at, "a string or an array of parts", raw)),
+    }
+}
+
+fn piece_of(raw: &RawValue, at: String) -> Result<Piece> {
+    if type_of(raw) == "a string" {
+        return Ok(Piece::Part(Part::text(text_of(raw, &at)?)));
+    }
+    let mut part = Fields::of(raw, at)?;
+    let kind = part.required_text("type")?;
+    let piece = match kind.as_str() {
+        "text" | "input_text" | "output_text" => Part::text(part.required_text("text")?),
+        "refusal" => Part::text(part.required_text("refusal")?),
+        "reasoning" => own_reasoning(&mut part)?,
+        "thinking" => reasoning(part.required_text("thinking")?),
+        "redacted_thinking" => Part::Reasoning(Reasoning { text: String::new(), redacted: true }),
+        "tool_call" => tool_call(&mut part, "call_id")?,
+        "tool_use" => tool_call(&mut part, "id")?,
+        "media" => Part::Media(media(&mut part)?),
+        "tool_result" => return tool_result(&mut part).map(Piece::Result),
+        "image_url" | "input_image" | "image" | "input_audio" | "audio" | "file" | "input_file" | "document"
+        | "video" | "video_url" => return Err(MessageError::InlineMedia { at: part.place() }),
+        other => {
+            let found = other.chars().take(64).collect();
+            return Err(MessageError::UnknownPart { at: part.place(), found, expected: PART_TYPES });
+        }
+    };
+    Ok(Piece::Part(piece))
+}
+
+pub(super) fn reasoning(text: String) -> Part {
+    Part::Reasoning(Reasoning { text, redacted: false })
+}
+
+fn own_reasoning(part: &mut Fields<'_>) -> Result<Part> {
+    let redacted = part.flag("redacted")?;
+    let text = if redacted { part.text("text")?.unwrap_or_default() } else { part.required_text("text")? };
+    Ok(Part::Reasoning(Reasoning { text, redacted }))
+}
+
+fn tool_call(part: &mut Fields<'_>, id_key: &str) -> Result<Part> {
+    let call_id = part.required_name(id_key)?;
+    let name = part.required_name("name")?;
+    let raw = part.take("input").ok_or_else(|| MessageError::Missing { at: part.at("input") })?;
+    Ok(Part::tool_call(call_id, name, json(raw, part.at("input"))?))
+}
+
+/// Raw JSON is checked as a whole here, because raw text lets through what no reader takes: half a surrogate pair, 1e999.
+fn json(raw: &RawValue, at: String) -> Result<Json> {
+    let read = serde_json::from_str::<serde_json::Value>(raw.get()).and_then(|_| Json::parse(raw.get()));
+    read.map_err(|error| MessageError::Invalid { at, why: error.to_string() })
+}
+
+/// Anthropic's result of a tool, or the same with Sapwood's names.
+fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
+    let call_id = part.one_of(&["tool_use_id", "call_id"])?;
+    let call_id = call_id.ok_or_else(|| MessageError::Missing { at: part.at("tool_use_id") })?;
+    let tool = part.one_of(&["tool", "name"])?;
+    let is_error = part.flag("is_error")?;
+    let at = part.at("content");
+    let pieces = part.take("content").map(|raw| pieces_of(raw, &at)).transpose()?.unwrap_or_default();
+    let mut parts = Vec::with_capacity(pieces.len());
+    for (number, piece) in pieces.into_iter().enumerate() {
+        match piece {
+            Piece::Part(part) => parts.push(part),
+            Piece::Result(_) => {
+                let at = format!("{at}[{number}]");
+                return Err(MessageError::MisplacedPart { at, part: "tool result", role: "tool" });
+            }
+        }
+    }
+    let parts = output_parts(parts, &at, "tool")?;
+    Ok(ToolResult { call_id, tool, parts, is_error, duration_ms: None, interrupted: false, full: None })
+}
+
+fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
+    if part.has("data") || part.has("url") || part.has("base64") {
+        return Err(MessageError::InlineMedia { at: part.place() });
+    }
+    let hash = part.required_text("blob")?;
+    let invalid = |why: String| MessageError::Invalid { at: part.at("blob"), why };
+    let blob: BlobHash = hash.parse().map_err(|error: sapwood_core::id::IdError| invalid(error.to_string()))?;
+    let mime = part.required_name("mime")?;
+    let name = part.name("name")?;
+    let bytes = part.number("bytes", BLOB_BYTES_MAX as u64)?;
+    let bytes = bytes.ok_or_else(|| MessageError::Missing { at: part.at("bytes") })?;
+    let duration_ms = part.number("duration_ms", DURATION_MS_MAX)?;
+    Ok(BlobRef { blob, mime, name, bytes, duration_ms })
+}
+
+/// OpenAI's `tool_calls`, which stand beside the content.
+pub(super) fn read_openai_calls(fields: &mut Fields<'_>) -> Result<Vec<Part>> {
+    let calls = fields.array("tool_calls", PARTS_MAX)?.unwrap_or_default();
+    calls.into_iter().enumerate().map(|(number, raw)| openai_call(raw, format!("tool_calls[{number}]"))).collect()
+}
+
+fn openai_call(raw: &RawValue, at: String) -> Result<Part> {
+    let mut call = Fields::of(raw, at)?;
+    let id = call.required_name("id")?;
+    if let Some(mut function) = call.object("function")? {
+        let name = function.required_name("name")?;
+        let at = function.at("arguments");
+        let input = match function.take("arguments") {
+            None => arguments(String::new(), &at)?,
+            Some(raw) if type_of(raw) == "a string" => arguments(text_of(raw, &at)?, &at)?,
+            Some(raw) if type_of(raw) == "an object" => json(raw, at)?,
+            Some(raw) => return Err(wrong_type(&at, "a string that holds JSON", raw)),
+        };
+        return Ok(Part::tool_call(id, name, input));
+    }
+    if let Some(mut custom) = call.object("custom")? {
+        let name = custom.required_name("name")?;
+        let input = serde_json::Value::String(custom.required_text("input")?);
+        return Ok(Part::tool_call(id, name, Json::from_value(&input)));
+    }
+    Err(MessageError::Missing { at: call.at("function") })
+}
