@@ -1,1 +1,38 @@
-fn main() {}
+//! The binary `sapwood`: a terminal, a configuration and an environment around the engine. It decides nothing about
+//! sessions itself.
+//!
+//! A tour: [`args`] says what can be typed; [`wiring`] turns options, environment and configuration into an engine and a
+//! scope; [`cmd`] has one file per command; [`render`] is everything that is printed; [`failure`] is everything that can
+//! go wrong, with its exit code and hint.
+//!
+//! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
+
+mod args;
+mod cmd;
+mod config;
+mod failure;
+mod key;
+mod lines;
+mod render;
+mod wiring;
+
+use std::process::ExitCode;
+
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = match args::parse() {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    let format = cli.global.format();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => render::report(&failure, format),
+    }
+}
+
+fn run(cli: args::Cli) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(cmd::run(cli))
+}

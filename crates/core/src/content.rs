@@ -72,6 +72,12 @@ pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// Reads a field that is there. Without this an extension's explicit `null` would read as an absent field, and would be
+/// gone when the entry is written again.
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
 /// One piece of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -185,7 +191,8 @@ mod tests {
     #[test]
     fn tool_input_keeps_its_bytes() {
         let part: Part =
-            serde_json::from_str(r#"{"type":"tool_call","call_id":"c","name":"n","input":{ "z":1.0 }}"#).unwrap();
+            serde_json::from_str(r#"{"type":"tool_call","call_id":"c","name":"n","input":{ "z":1.0 }}"#)
+                .unwrap();
         assert_eq!(part.as_tool_call().unwrap().input.get(), r#"{ "z":1.0 }"#);
     }
 }

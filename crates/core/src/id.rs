@@ -192,7 +192,8 @@ impl EntryId {
         if hex.is_empty() || hex.len() > 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
-        let parse = |pad: &str| u128::from_str_radix(&format!("{hex}{}", pad.repeat(32 - hex.len())), 16).ok();
+        let parse =
+            |pad: &str| u128::from_str_radix(&format!("{hex}{}", pad.repeat(32 - hex.len())), 16).ok();
         Some((Self(Uuid::from_u128(parse("0")?)), Self(Uuid::from_u128(parse("f")?))))
     }
 }

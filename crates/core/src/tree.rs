@@ -86,8 +86,8 @@ pub struct Placed {
     pub snapshot: Option<Settings>,
 }
 
-/// Gives each draft its seq, id, parent and links (I1, I2, I13) and moves the tip. Nothing is written: a store calls
-/// this inside its transaction and stores what comes back.
+/// Gives each draft its seq, id, parent and links (I1, I2, I13) and moves the tip; if one of them is refused the tip stays
+/// where it was (I4). Nothing is written: a store calls this inside its transaction and stores what comes back.
 pub fn place<L: Lookup>(
     tip: &mut Tip,
     drafts: Vec<Draft>,
@@ -96,10 +96,12 @@ pub fn place<L: Lookup>(
     mut random: impl FnMut() -> u128,
 ) -> Result<Vec<Placed>, L::Error> {
     let mut batch: Vec<Placed> = Vec::with_capacity(drafts.len());
+    let mut reached = tip.clone();
     for draft in drafts {
-        let placed = place_one(tip, draft, by, &mut WithBatch { log, batch: &batch }, &mut random)?;
+        let placed = place_one(&mut reached, draft, by, &mut WithBatch { log, batch: &batch }, &mut random)?;
         batch.push(placed);
     }
+    *tip = reached;
     Ok(batch)
 }
 
@@ -144,10 +146,11 @@ fn next_id(
     at: TimestampMs,
     random: &mut impl FnMut() -> u128,
 ) -> Result<EntryId, PlaceError> {
-    match (given, last) {
-        (Some(id), Some(last)) if id <= last => Err(PlaceError::IdNotNewer { id, last }),
-        (Some(id), _) => Ok(id),
-        (None, last) => Ok(EntryId::after(last, at, random())),
+    let id = given.unwrap_or_else(|| EntryId::after(last, at, random()));
+    match last {
+        // Also for a minted id: behind the greatest of all ids, which an import may bring, there is none.
+        Some(last) if id <= last => Err(PlaceError::IdNotNewer { id, last }),
+        _ => Ok(id),
     }
 }
 
@@ -247,22 +250,21 @@ fn next_jump<L: Lookup>(seq: Seq, parent: Option<Node>, log: &mut L) -> Result<S
 
 /// The ancestor of `from` (or itself) at `depth`, in O(log depth) steps. `None` if `from` is not that deep.
 pub fn ancestor_at<L: Lookup>(from: Seq, depth: u32, log: &mut L) -> Result<Option<Seq>, L::Error> {
-    let mut seq = from;
-    loop {
-        if seq.0 <= log.inherited() {
-            return Ok((depth >= 1 && depth <= seq.0).then_some(Seq(depth)));
-        }
-        let node = log.node(seq)?;
-        if node.links.depth <= depth {
-            return Ok((node.links.depth == depth).then_some(seq));
-        }
-        let far = if node.links.jump == seq { node } else { log.node(node.links.jump)? };
-        seq = match node.parent {
-            _ if far.seq != seq && far.links.depth >= depth => far.seq,
-            Some(parent) => parent,
+    let shared = |seq: Seq| (1..=seq.0).contains(&depth).then_some(Seq(depth));
+    if from.0 <= log.inherited() {
+        return Ok(shared(from));
+    }
+    let mut node = log.node(from)?;
+    while node.links.depth > depth {
+        let far = if node.links.jump == node.seq { node } else { log.node(node.links.jump)? };
+        node = match node.parent {
+            _ if far.seq != node.seq && far.links.depth >= depth => far,
+            Some(parent) if parent.0 <= log.inherited() => return Ok(shared(parent)),
+            Some(parent) => log.node(parent)?,
             None => return Ok(None),
         };
     }
+    Ok((node.links.depth == depth).then_some(node.seq))
 }
 
 /// Whether `seq` is `leaf` or one of its ancestors.
@@ -307,7 +309,8 @@ impl<L: Lookup> Lookup for WithBatch<'_, L> {
     type Error = L::Error;
 
     fn node(&mut self, seq: Seq) -> Result<Node, L::Error> {
-        match self.placed(seq).and_then(|placed| placed.links.map(|links| (placed.entry.meta.parent, links))) {
+        match self.placed(seq).and_then(|placed| placed.links.map(|links| (placed.entry.meta.parent, links)))
+        {
             Some((parent, links)) => Ok(Node { seq, parent, links }),
             None => self.log.node(seq),
         }

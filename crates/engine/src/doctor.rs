@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use sapwood_core::entry::{Body, Entry, SessionState, Stance};
 use sapwood_core::port::store::{Finding, ListFilter, Repair};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::project::usage::Spend;
 use sapwood_core::{EntryId, Scope, Seq};
 
 use crate::{Engine, EngineError, Result};
@@ -108,7 +107,7 @@ impl<'a> Examination<'a> {
     fn of(stored: &'a Summary) -> Self {
         Self {
             stored,
-            folded: unfolded(stored),
+            folded: stored.unfolded(),
             seq: Seq::ZERO,
             last_id: None,
             leaf: None,
@@ -186,20 +185,5 @@ impl<'a> Examination<'a> {
         if self.folded != *self.stored {
             self.report("cache", "the session's summary does not equal the fold of its log".to_owned());
         }
-    }
-}
-
-/// A summary without what its own log says: only what was given when the session was made. The first title of a session
-/// and a fork's preview are given, so they stay until an entry replaces them.
-fn unfolded(stored: &Summary) -> Summary {
-    Summary {
-        preview: stored.preview.clone().filter(|_| stored.inherited > 0),
-        state: SessionState::Created,
-        updated_at: stored.created_at,
-        compactions: 0,
-        spend: Spend::default(),
-        open_turn: None,
-        members: Default::default(),
-        ..stored.clone()
     }
 }

@@ -2,7 +2,12 @@
 //! caller gives. Nothing here opens a file.
 //!
 //! - [`message`]: one message as a person or a program hands it in.
+//! - [`export`]: a session as a file, record by record.
+//! - [`import`]: a file as entries, line by line, with a report of what is wrong with it.
 
+pub mod export;
+pub mod header;
+pub mod import;
 pub mod message;
 
 pub use message::{MessageError, read_message};

@@ -3,6 +3,8 @@
 //! embedded default. This is the only crate that speaks SQL.
 
 mod admit;
+mod match_text;
+mod rules;
 pub mod sqlite;
 
 use std::path::PathBuf;

@@ -42,7 +42,9 @@ pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError>
     let json: Cow<'_, [u8]> = match version {
         LOG_VERSION => Cow::Borrowed(json),
         found if found > LOG_VERSION => return Err(CodecError::TooNew { found }),
-        older => Cow::Owned(upcast(older, kind, json).map_err(|source| CodecError::Malformed { kind, source })?),
+        older => {
+            Cow::Owned(upcast(older, kind, json).map_err(|source| CodecError::Malformed { kind, source })?)
+        }
     };
     Body::read_fields(kind, &json).map_err(|source| CodecError::Malformed { kind, source })
 }

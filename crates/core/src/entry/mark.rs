@@ -80,7 +80,9 @@ impl SessionState {
         }
     }
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Created, Self::Active, Self::Closed, Self::Archived].into_iter().find(|state| state.as_str() == name)
+        [Self::Created, Self::Active, Self::Closed, Self::Archived]
+            .into_iter()
+            .find(|state| state.as_str() == name)
     }
 }
 

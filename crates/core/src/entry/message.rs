@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{BlobRef, Json, Part, is_false};
+use crate::content::{BlobRef, Json, Part, is_false, present};
 
 /// Where a user's words came from, when not from the session's own surface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +109,6 @@ pub struct CustomMessage {
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub display: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }

@@ -5,6 +5,7 @@
 //! table below is the one place that says which.
 
 pub mod codec;
+pub mod line;
 mod mark;
 mod message;
 mod setting;
@@ -16,12 +17,14 @@ pub use mark::{
     ArtifactPut, ArtifactUse, CustomInfo, Exported, Graft, GraftWhat, Label, LeafMoved, MemberChanged,
     SessionNamed, SessionState, StateChanged,
 };
-pub use message::{AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage};
+pub use message::{
+    AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage,
+};
 pub use setting::{ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 pub use summary::{BranchSummary, Compaction, Details, Strategy, Trigger};
 pub use turn::{
-    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, Outcome, Round, RoundResult, RoundStatus,
-    TurnEnded, TurnStarted,
+    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, Outcome, Round, RoundResult,
+    RoundStatus, TurnEnded, TurnStarted,
 };
 pub use upcast::LOG_VERSION;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::Usage;
-use crate::content::Json;
+use crate::content::{Json, present};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,7 +86,7 @@ pub struct ApprovalAsked {
     pub question: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }
 

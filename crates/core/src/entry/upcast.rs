@@ -20,7 +20,8 @@ pub(super) fn upcast(version: u32, kind: Kind, json: &[u8]) -> serde_json::Resul
 fn text_becomes_parts(kind: Kind, body: &mut Value) {
     let is_message =
         matches!(kind, Kind::UserMessage | Kind::AssistantMessage | Kind::ToolResult | Kind::CustomMessage);
-    let Some(fields) = body.as_object_mut().filter(|fields| is_message && !fields.contains_key("parts")) else {
+    let Some(fields) = body.as_object_mut().filter(|fields| is_message && !fields.contains_key("parts"))
+    else {
         return;
     };
     let text = fields.remove("text").unwrap_or(Value::String(String::new()));

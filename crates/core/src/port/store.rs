@@ -194,7 +194,8 @@ pub struct PathSlice {
     pub inherited: u32,
     /// The settings in force before the first record.
     pub settings_before: Settings,
-    /// How turns ended that began at or after the first record, of this session's own.
+    /// How turns of this session's own ended that began (`turn_started`) after the entry the first record hangs from:
+    /// all they did on this path is in the slice.
     pub ended_turns: Vec<(TurnId, Outcome)>,
     pub open_turn: Option<TurnId>,
 }
@@ -351,8 +352,13 @@ pub trait Sessions: Send + Sync {
 pub trait Log: Send + Sync {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
     /// In order, beginning after `after`.
-    async fn read_after(&self, scope: &Scope, session: &SessionId, after: Seq, limit: usize)
-    -> Result<Vec<Record>>;
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>>;
     /// Only entries of these kinds, in order; what labels, archives, the ledger and members are folded from.
     async fn read_kinds(
         &self,
@@ -371,8 +377,13 @@ pub trait Log: Send + Sync {
         until: Until,
     ) -> Result<PathSlice>;
     /// The entry on the path to `leaf` that holds its `count`-th message.
-    async fn nth_message(&self, scope: &Scope, session: &SessionId, leaf: Seq, count: u32)
-    -> Result<Option<Seq>>;
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>>;
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
     /// At most two entries whose id begins with the prefix: enough to know whether it is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;

@@ -106,16 +106,13 @@ pub enum OpenTurn {
 
 /// Builds the context of a path.
 pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Result<Context, CodecError> {
-    let left_out = LeftOut::of(&slice, open_turn);
+    let start = context_start(&slice.records)?;
+    let left_out = LeftOut::of(&slice, start.first_kept, open_turn);
     let mut settings = slice.settings_before;
     let mut drafts = Vec::with_capacity(slice.records.len());
-    let start = context_start(&slice.records)?;
     for (index, record) in slice.records.into_iter().enumerate() {
         let kind = record.meta.kind;
-        let shows = match &start {
-            Some(start) => index >= start.first_kept,
-            None => true,
-        };
+        let shows = index >= start.first_kept;
         if !shows && !kind.may_change_settings() {
             continue;
         }
@@ -125,8 +122,7 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Result<Context, C
             drafts.extend(message_of(&record.meta, body));
         }
     }
-    let summary = start.and_then(|start| start.summary);
-    let messages = close_pairs(summary.into_iter().chain(drafts));
+    let messages = close_pairs(start.summary.into_iter().chain(drafts));
     Ok(context_of(settings, messages))
 }
 
@@ -142,23 +138,27 @@ fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
     }
 }
 
-/// Where the latest compaction lets the context begin.
+/// Where the latest compaction lets the context begin: at the slice's own beginning, if there is none.
+#[derive(Default)]
 struct ContextStart {
     first_kept: usize,
     summary: Option<Message>,
 }
 
-fn context_start(records: &[Record]) -> Result<Option<ContextStart>, CodecError> {
+fn context_start(records: &[Record]) -> Result<ContextStart, CodecError> {
     let Some(at) = records.iter().rposition(|record| record.meta.kind == Kind::Compaction) else {
-        return Ok(None);
+        return Ok(ContextStart::default());
     };
     let Body::Compaction(compaction) = records[at].decode()? else {
-        return Ok(None);
+        return Ok(ContextStart::default());
     };
-    let kept = compaction.first_kept.and_then(|id| records[..at].iter().position(|record| record.meta.id == id));
+    let first_kept = match compaction.first_kept {
+        None => at,
+        // What is not here lies before the slice, since it is on the path (I2): then all of the slice was kept (I7).
+        Some(id) => records[..at].iter().position(|record| record.meta.id == id).unwrap_or(0),
+    };
     let meta = &records[at].meta;
-    let summary = compaction.summary.map(|text| user_text(meta, text));
-    Ok(Some(ContextStart { first_kept: kept.unwrap_or(at), summary }))
+    Ok(ContextStart { first_kept, summary: compaction.summary.map(|text| user_text(meta, text)) })
 }
 
 /// Which entries of failed and interrupted turns do not show.
@@ -170,17 +170,16 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    fn of(slice: &PathSlice, open_turn: OpenTurn) -> Self {
+    fn of(slice: &PathSlice, first_kept: usize, open_turn: OpenTurn) -> Self {
         let rolled_back = slice.open_turn.filter(|_| open_turn == OpenTurn::LeaveOut);
         let failed = slice.ended_turns.iter().filter(|(_, outcome)| *outcome == Outcome::Failed);
         let mut silent: HashSet<TurnId> = failed.map(|(turn, _)| *turn).collect();
         if !silent.is_empty() {
-            for record in &slice.records {
-                let answered = match record.meta.kind {
-                    Kind::AssistantMessage => has_output(record),
-                    kind => kind == Kind::ToolResult,
-                };
-                if let Some(turn) = record.meta.turn.filter(|_| answered) {
+            for (index, record) in slice.records.iter().enumerate() {
+                // A turn that began before the context does is not known to have been silent, so its user's words stay.
+                // The same holds for a slice that was not read as far back: what shows must not depend on that.
+                let speaks = index < first_kept || has_output(record);
+                if let Some(turn) = record.meta.turn.filter(|_| speaks) {
                     silent.remove(&turn);
                 }
             }
@@ -199,7 +198,13 @@ impl LeftOut {
 }
 
 fn has_output(record: &Record) -> bool {
-    matches!(record.decode(), Ok(Body::AssistantMessage(message)) if message.stop != Stop::Error)
+    match record.meta.kind {
+        Kind::ToolResult => true,
+        Kind::AssistantMessage => {
+            matches!(record.decode(), Ok(Body::AssistantMessage(message)) if message.stop != Stop::Error)
+        }
+        _ => false,
+    }
 }
 
 fn user_text(meta: &Meta, text: String) -> Message {
@@ -212,11 +217,11 @@ fn message(role: Role, meta: &Meta, parts: Vec<Part>) -> Message {
 
 fn message_of(meta: &Meta, body: Body) -> Option<Message> {
     match body {
-        Body::UserMessage(body) => Some(message(Role::User, meta, body.parts)),
+        Body::UserMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
         Body::AssistantMessage(body) => Some(message(Role::Assistant, meta, body.parts)),
         Body::ToolResult(body) => Some(tool_message(meta, body)),
         Body::SystemNote(body) => Some(message(Role::System, meta, vec![Part::text(body.text)])),
-        Body::CustomMessage(body) => Some(message(Role::User, meta, body.parts)),
+        Body::CustomMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
         Body::BranchSummary(body) => Some(user_text(meta, body.summary)),
         Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
         Body::Compaction(_)
@@ -242,7 +247,13 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
 
 fn tool_message(meta: &Meta, result: ToolResult) -> Message {
     let answers = Answers { call_id: result.call_id, tool: result.tool, is_error: result.is_error };
-    Message { answers: Some(answers), ..message(Role::Tool, meta, result.parts) }
+    Message { answers: Some(answers), ..message(Role::Tool, meta, without_calls(result.parts)) }
+}
+
+/// Only an assistant calls tools. A call in other hands, as an import might bring, could never have its pair (I6).
+fn without_calls(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.retain(|part| part.as_tool_call().is_none());
+    parts
 }
 
 fn graft_text(graft: &Graft) -> String {
@@ -284,10 +295,14 @@ struct OpenPairs {
 
 impl OpenPairs {
     fn open(&mut self, at: usize, message: &Message) {
+        let first = self.calls.len();
         for call in message.parts.iter().filter_map(Part::as_tool_call) {
-            self.waiting.entry(call.call_id.clone()).or_default().push(self.calls.len());
             self.calls.push((at, call.call_id.clone(), call.name.clone()));
             self.results.push(None);
+        }
+        // Backwards, so that of calls in one message that share an id the first is answered first.
+        for slot in (first..self.calls.len()).rev() {
+            self.waiting.entry(self.calls[slot].1.clone()).or_default().push(slot);
         }
     }
 
@@ -304,7 +319,8 @@ impl OpenPairs {
         let mut pairs = self.calls.into_iter().zip(self.results).peekable();
         for (at, message) in kept.into_iter().enumerate() {
             closed.push(message);
-            while let Some(((_, call_id, tool), result)) = pairs.next_if(|((call_at, ..), _)| *call_at == at) {
+            while let Some(((_, call_id, tool), result)) = pairs.next_if(|((call_at, ..), _)| *call_at == at)
+            {
                 closed.push(result.unwrap_or_else(|| interrupted(call_id, tool)));
             }
         }

@@ -26,7 +26,7 @@ pub enum FeedType {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FeedItem {
-    /// The entry's seq, and the part's number where an entry gives several items.
+    /// The entry's seq, and the part's number where an entry gives several items. No two items have the same.
     pub id: String,
     #[serde(rename = "type")]
     pub kind: FeedType,
@@ -58,7 +58,10 @@ impl Feed {
             Body::AssistantMessage(message) => {
                 self.push_answer(entry, &message.parts);
                 if message.stop == Stop::Error {
-                    self.push(entry, Error, "error", "the model's answer failed".to_owned());
+                    // Numbered behind the parts: the text's item has the entry's own number.
+                    let id = format!("{}.{}", entry.meta.seq, message.parts.len());
+                    let (label, text) = ("error".to_owned(), "the model's answer failed".to_owned());
+                    self.items.push(FeedItem { id, kind: Error, label, text });
                 }
             }
             Body::ToolResult(result) => self.finish_tool(entry, &result.call_id, result.is_error, text),
@@ -66,7 +69,9 @@ impl Feed {
                 self.push(entry, Resume, "resumed", text);
             }
             Body::SystemNote(_) => self.push(entry, Event, "note", text),
-            Body::CustomMessage(message) if message.display => self.push(entry, Event, &message.custom_type, text),
+            Body::CustomMessage(message) if message.display => {
+                self.push(entry, Event, &message.custom_type, text)
+            }
             Body::CustomMessage(_) | Body::CustomInfo(_) | Body::Round(_) => {}
             Body::Compaction(_) => self.push(entry, Event, "compacted", text),
             Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
@@ -113,7 +118,12 @@ impl Feed {
             match part {
                 Part::Reasoning(reasoning) => {
                     let text = reasoning.text.clone();
-                    self.items.push(FeedItem { id, kind: FeedType::Reasoning, label: "reasoning".to_owned(), text });
+                    self.items.push(FeedItem {
+                        id,
+                        kind: FeedType::Reasoning,
+                        label: "reasoning".to_owned(),
+                        text,
+                    });
                 }
                 Part::ToolCall(call) => {
                     self.running.insert(call.call_id.clone(), self.items.len());

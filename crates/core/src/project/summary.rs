@@ -105,10 +105,12 @@ impl Summary {
         summary.title = new.title.clone().or_else(|| source.title.clone());
         summary.agent = new.agent.clone().or_else(|| source.agent.clone());
         summary.cwd = new.cwd.clone().or_else(|| source.cwd.clone());
-        summary.parent = Some(Lineage { session: source.id.clone(), at: shared.as_ref().map(|point| point.id) });
+        summary.parent =
+            Some(Lineage { session: source.id.clone(), at: shared.as_ref().map(|point| point.id) });
         if let Some(point) = shared {
             summary.inherited = point.links.depth;
-            summary.head = Head { seq: crate::Seq(point.links.depth), leaf: Some(crate::Seq(point.links.depth)) };
+            summary.head =
+                Head { seq: crate::Seq(point.links.depth), leaf: Some(crate::Seq(point.links.depth)) };
             summary.last_id = Some(point.id);
             summary.messages = point.links.messages;
             summary.model = point.model;
@@ -120,11 +122,26 @@ impl Summary {
         summary
     }
 
+    /// The summary without what the session's own log says: only what was given when it was made. The first title, and a
+    /// fork's preview, were given, so they stay until an entry replaces them.
+    pub fn unfolded(&self) -> Self {
+        Self {
+            preview: self.preview.clone().filter(|_| self.inherited > 0),
+            state: SessionState::Created,
+            updated_at: self.created_at,
+            compactions: 0,
+            spend: Spend::default(),
+            open_turn: None,
+            members: Members::new(),
+            ..self.clone()
+        }
+    }
+
     pub fn tip(&self) -> Tip {
         Tip { head: self.head, last_id: self.last_id, model: self.model.clone() }
     }
 
-    /// Folds in one placed entry; `leaf` are the links of the leaf after it, if there is one.
+    /// Folds in one placed entry, but for what depends on the leaf: [`Summary::apply_batch`] sets that.
     pub fn apply(&mut self, entry: &Entry) {
         let meta = &entry.meta;
         self.updated_at = self.updated_at.max(meta.at);

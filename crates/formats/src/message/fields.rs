@@ -33,7 +33,8 @@ impl<'a> Fields<'a> {
         if type_of(raw) != "an object" {
             return Err(wrong_type(place, "an object", raw));
         }
-        let invalid = |error: serde_json::Error| MessageError::Invalid { at: place.to_owned(), why: error.to_string() };
+        let invalid =
+            |error: serde_json::Error| MessageError::Invalid { at: place.to_owned(), why: error.to_string() };
         let keys: Keys<'a> = serde_json::from_str(raw.get()).map_err(invalid)?;
         if let Some(twice) = keys.twice {
             return Err(MessageError::Duplicate { at: join(&at, &twice) });
@@ -70,9 +71,10 @@ impl<'a> Fields<'a> {
     pub(super) fn name(&mut self, key: &str) -> Result<Option<String>> {
         match self.text(key)? {
             Some(name) if name.is_empty() => Err(MessageError::Empty { at: self.at(key) }),
-            Some(name) if name.len() > NAME_BYTES_MAX => {
-                Err(MessageError::Invalid { at: self.at(key), why: format!("it is longer than {NAME_BYTES_MAX} bytes") })
-            }
+            Some(name) if name.len() > NAME_BYTES_MAX => Err(MessageError::Invalid {
+                at: self.at(key),
+                why: format!("it is longer than {NAME_BYTES_MAX} bytes"),
+            }),
             name => Ok(name),
         }
     }
@@ -141,7 +143,8 @@ pub(super) fn array_of<'a>(raw: &'a RawValue, at: &str, max: usize) -> Result<Ve
     if type_of(raw) != "an array" {
         return Err(wrong_type(at, "an array", raw));
     }
-    let invalid = |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
+    let invalid =
+        |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
     let items: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(invalid)?;
     if items.len() > max {
         return Err(MessageError::TooMany { at: at.to_owned(), max });
@@ -153,7 +156,8 @@ pub(super) fn text_of(raw: &RawValue, at: &str) -> Result<String> {
     if type_of(raw) != "a string" {
         return Err(wrong_type(at, "a string", raw));
     }
-    let invalid = |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
+    let invalid =
+        |error: serde_json::Error| MessageError::Invalid { at: at.to_owned(), why: error.to_string() };
     serde_json::from_str(raw.get()).map_err(invalid)
 }
 

@@ -167,7 +167,8 @@ fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
     if pieces.is_none() && calls.is_empty() && refusal.is_none() && reasoning.is_none() {
         return Err(MessageError::Missing { at: "content".to_owned() });
     }
-    let mut parts: Vec<Part> = reasoning.filter(|text| !text.is_empty()).map(parts::reasoning).into_iter().collect();
+    let mut parts: Vec<Part> =
+        reasoning.filter(|text| !text.is_empty()).map(parts::reasoning).into_iter().collect();
     parts.extend(plain_parts(pieces.unwrap_or_default(), "assistant")?);
     if !calls.is_empty() {
         // OpenAI sends "" beside calls where it means nothing.

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use super::fields::{Fields, array_of, text_of, type_of, wrong_type};
 use super::{DURATION_MS_MAX, MessageError, PARTS_MAX, Result, arguments, output_parts};
 
-const PART_TYPES: &str = "text, reasoning, tool_call, media, tool_use, tool_result, thinking or redacted_thinking";
+const PART_TYPES: &str =
+    "text, reasoning, tool_call, media, tool_use, tool_result, thinking or redacted_thinking";
 
 /// A piece of content: a part of the message, or a tool's result that Anthropic puts into the user's message.
 pub(super) enum Piece {
@@ -27,7 +28,11 @@ fn pieces_of(raw: &RawValue, at: &str) -> Result<Vec<Piece>> {
         "a string" => Ok(vec![Piece::Part(Part::text(text_of(raw, at)?))]),
         "an array" => {
             let items = array_of(raw, at, PARTS_MAX)?;
-            items.into_iter().enumerate().map(|(number, item)| piece_of(item, format!("{at}[{number}]"))).collect()
+            items
+                .into_iter()
+                .enumerate()
+                .map(|(number, item)| piece_of(item, format!("{at}[{number}]")))
+                .collect()
         }
         _ => Err(wrong_type(at, "a string or an array of parts", raw)),
     }
@@ -49,8 +54,8 @@ fn piece_of(raw: &RawValue, at: String) -> Result<Piece> {
         "tool_use" => tool_call(&mut part, "id")?,
         "media" => Part::Media(media(&mut part)?),
         "tool_result" => return tool_result(&mut part).map(Piece::Result),
-        "image_url" | "input_image" | "image" | "input_audio" | "audio" | "file" | "input_file" | "document"
-        | "video" | "video_url" => return Err(MessageError::InlineMedia { at: part.place() }),
+        "image_url" | "input_image" | "image" | "input_audio" | "audio" | "file" | "input_file"
+        | "document" | "video" | "video_url" => return Err(MessageError::InlineMedia { at: part.place() }),
         other => {
             let found = other.chars().take(64).collect();
             return Err(MessageError::UnknownPart { at: part.place(), found, expected: PART_TYPES });
@@ -110,7 +115,8 @@ fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
     }
     let hash = part.required_text("blob")?;
     let invalid = |why: String| MessageError::Invalid { at: part.at("blob"), why };
-    let blob: BlobHash = hash.parse().map_err(|error: sapwood_core::id::IdError| invalid(error.to_string()))?;
+    let blob: BlobHash =
+        hash.parse().map_err(|error: sapwood_core::id::IdError| invalid(error.to_string()))?;
     let mime = part.required_name("mime")?;
     let name = part.name("name")?;
     let bytes = part.number("bytes", BLOB_BYTES_MAX as u64)?;
@@ -122,7 +128,11 @@ fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
 /// OpenAI's `tool_calls`, which stand beside the content.
 pub(super) fn read_openai_calls(fields: &mut Fields<'_>) -> Result<Vec<Part>> {
     let calls = fields.array("tool_calls", PARTS_MAX)?.unwrap_or_default();
-    calls.into_iter().enumerate().map(|(number, raw)| openai_call(raw, format!("tool_calls[{number}]"))).collect()
+    calls
+        .into_iter()
+        .enumerate()
+        .map(|(number, raw)| openai_call(raw, format!("tool_calls[{number}]")))
+        .collect()
 }
 
 fn openai_call(raw: &RawValue, at: String) -> Result<Part> {

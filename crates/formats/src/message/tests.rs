@@ -59,7 +59,10 @@ fn sapwoods_own_parts_are_read() {
     assert_eq!(message.parts[0], Part::Reasoning(Reasoning { text: "hm".to_owned(), redacted: false }));
     assert!(matches!(&message.parts[2], Part::Media(media) if media.blob == blob && media.bytes == 3));
     assert_eq!(message.parts[3], Part::tool_call("c", "ls", input(r#"{ "z":1,"a":2 }"#)));
-    assert_eq!((message.model.as_deref(), message.cost_nano_usd, message.stop), (Some("m"), Some(7), Stop::ToolUse));
+    assert_eq!(
+        (message.model.as_deref(), message.cost_nano_usd, message.stop),
+        (Some("m"), Some(7), Stop::ToolUse)
+    );
 }
 
 #[test]
@@ -76,7 +79,8 @@ fn openai_calls_and_results_are_read() {
         Part::tool_call("c3", "sh", input(r#""ls -l""#)),
     ];
     assert_eq!((message.parts.as_slice(), message.stop), (calls.as_slice(), Stop::ToolUse));
-    let result = read_one(r#"{"role":"tool","tool_call_id":"c1","name":"ls","content":[{"type":"text","text":"a"}]}"#);
+    let result =
+        read_one(r#"{"role":"tool","tool_call_id":"c1","name":"ls","content":[{"type":"text","text":"a"}]}"#);
     assert!(matches!(result, Body::ToolResult(result)
         if result.call_id == "c1" && result.tool.as_deref() == Some("ls") && result.parts == [Part::text("a")]));
 }
@@ -115,13 +119,16 @@ fn an_anthropic_user_message_with_results_gives_several_bodies_in_order() {
     );
     let kinds: Vec<&str> = bodies.iter().map(|body| body.kind().as_str()).collect();
     assert_eq!(kinds, ["tool_result", "tool_result", "tool_result", "user_message"]);
-    assert!(matches!(&bodies[1], Body::ToolResult(result) if result.is_error && result.parts == [Part::text("no")]));
+    assert!(
+        matches!(&bodies[1], Body::ToolResult(result) if result.is_error && result.parts == [Part::text("no")])
+    );
     assert_eq!(bodies[3].text(), "and now\ngo on");
 }
 
 #[test]
 fn usage_is_read_under_anybodys_names() {
-    let usage = |usage: &str| assistant(&format!(r#"{{"role":"assistant","content":"x","usage":{usage}}}"#)).usage;
+    let usage =
+        |usage: &str| assistant(&format!(r#"{{"role":"assistant","content":"x","usage":{usage}}}"#)).usage;
     let cases = [
         (r#"{"input":1,"output":2,"cache_read":3,"cache_write":4,"reasoning":5}"#, [1, 2, 3, 4, 5]),
         (r#"{"prompt_tokens":10,"completion_tokens":2,"total_tokens":12}"#, [10, 2, 0, 0, 0]),
@@ -130,7 +137,10 @@ fn usage_is_read_under_anybodys_names() {
                 "completion_tokens_details":{"reasoning_tokens":8}}"#,
             [6, 9, 4, 0, 8],
         ),
-        (r#"{"input_tokens":10,"output_tokens":9,"input_tokens_details":{"cached_tokens":10}}"#, [0, 9, 10, 0, 0]),
+        (
+            r#"{"input_tokens":10,"output_tokens":9,"input_tokens_details":{"cached_tokens":10}}"#,
+            [0, 9, 10, 0, 0],
+        ),
     ];
     for (json, [input, output, cache_read, cache_write, reasoning]) in cases {
         assert_eq!(usage(json), Some(Usage { input, output, cache_read, cache_write, reasoning }), "{json}");
@@ -147,7 +157,11 @@ fn stop_reasons_are_read_under_anybodys_names() {
         (r#""stop_reason":"refusal""#, Stop::ContentFilter),
     ];
     for (field, stop) in cases {
-        assert_eq!(assistant(&format!(r#"{{"role":"assistant","content":"x",{field}}}"#)).stop, stop, "{field}");
+        assert_eq!(
+            assistant(&format!(r#"{{"role":"assistant","content":"x",{field}}}"#)).stop,
+            stop,
+            "{field}"
+        );
     }
 }
 
@@ -177,11 +191,23 @@ fn what_is_wrong_with_a_part_is_named_with_its_place() {
     refused(r#"{"role":"user","content":[{"type":"text"}]}"#, &["content[0].text", "missing"]);
     refused(r#"{"role":"user","content":["a",{"text":"x"}]}"#, &["content[1].type", "missing"]);
     refused(r#"{"role":"user","content":[{"type":"hologram"}]}"#, &["content[0]", "hologram"]);
-    refused(r#"{"role":"user","content":[{"type":"tool_use","id":"a","name":"n","input":{}}]}"#, &["tool call", "user"]);
+    refused(
+        r#"{"role":"user","content":[{"type":"tool_use","id":"a","name":"n","input":{}}]}"#,
+        &["tool call", "user"],
+    );
     refused(r#"{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"a"}]}"#, &["tool_result"]);
-    refused(r#"{"role":"assistant","content":[{"type":"tool_use","id":"","name":"n","input":{}}]}"#, &["id", "empty"]);
-    refused(r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n"}]}"#, &["input", "missing"]);
-    refused(r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n","input":{"x":1e999}}]}"#, &["input"]);
+    refused(
+        r#"{"role":"assistant","content":[{"type":"tool_use","id":"","name":"n","input":{}}]}"#,
+        &["id", "empty"],
+    );
+    refused(
+        r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n"}]}"#,
+        &["input", "missing"],
+    );
+    refused(
+        r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n","input":{"x":1e999}}]}"#,
+        &["input"],
+    );
     refused(r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a"}]}"#, &["tool_calls[0].function"]);
     refused(r#"{"role":"assistant","content":null,"tool_calls":{}}"#, &["tool_calls", "an array"]);
     refused(r#"{"role":"system","content":[{"type":"reasoning","text":"x"}]}"#, &["reasoning", "system"]);
@@ -207,7 +233,10 @@ fn every_number_is_bounded() {
         refused(&usage(bad), &["usage.input", "whole number", bad]);
     }
     refused(&usage("\"7\""), &["usage.input", "a string"]);
-    refused(r#"{"role":"tool","tool_call_id":"a","content":"","duration_ms":99999999999999}"#, &["duration_ms"]);
+    refused(
+        r#"{"role":"tool","tool_call_id":"a","content":"","duration_ms":99999999999999}"#,
+        &["duration_ms"],
+    );
     let long = "x".repeat(NAME_BYTES_MAX + 1);
     refused(&format!(r#"{{"role":"tool","tool_call_id":"{long}","content":""}}"#), &["tool_call_id", "512"]);
     let parts = "\"x\",".repeat(PARTS_MAX) + "\"x\"";
@@ -220,14 +249,18 @@ fn every_number_is_bounded() {
 fn nesting_has_a_limit_and_no_depth_can_overflow_the_stack() {
     let call = |depth: usize| {
         let input = "[".repeat(depth) + &"]".repeat(depth);
-        format!(r#"{{"role":"assistant","content":[{{"type":"tool_call","call_id":"c","name":"n","input":{input}}}]}}"#)
+        format!(
+            r#"{{"role":"assistant","content":[{{"type":"tool_call","call_id":"c","name":"n","input":{input}}}]}}"#
+        )
     };
     assert!(read_message(call(90).as_bytes()).is_ok());
     refused(&call(101), &["nested"]);
     refused(&call(1_000_000), &["nested"]);
     let arguments = "[".repeat(200_000);
     refused(
-        &format!(r#"{{"role":"assistant","content":"","tool_calls":[{{"id":"c","function":{{"name":"n","arguments":"{arguments}"}}}}]}}"#),
+        &format!(
+            r#"{{"role":"assistant","content":"","tool_calls":[{{"id":"c","function":{{"name":"n","arguments":"{arguments}"}}}}]}}"#
+        ),
         &["arguments", "nested"],
     );
     // Brackets inside strings are not nesting.
@@ -238,13 +271,41 @@ fn nesting_has_a_limit_and_no_depth_can_overflow_the_stack() {
 /// Messages that are nearly right: the shapes above with pieces swapped.
 fn nearly_a_message() -> impl Strategy<Value = String> {
     let value = prop::sample::select(vec![
-        "null", "3", "-1e400", "\"x\"", "[]", "{}", "[{}]", "true", r#"[{"type":"text","text":"a"}]"#, r#"[{"type":7}]"#,
-        r#"[{"type":"tool_use","id":"a","name":"b","input":[1]}]"#, r#"{"input":1}"#, "\"user\"", "\"assistant\"",
-        "\"tool\"", "\"system\"", r#"[{"id":"x","function":{"name":"y","arguments":"{"}}]"#, "\"\\ud800\"",
+        "null",
+        "3",
+        "-1e400",
+        "\"x\"",
+        "[]",
+        "{}",
+        "[{}]",
+        "true",
+        r#"[{"type":"text","text":"a"}]"#,
+        r#"[{"type":7}]"#,
+        r#"[{"type":"tool_use","id":"a","name":"b","input":[1]}]"#,
+        r#"{"input":1}"#,
+        "\"user\"",
+        "\"assistant\"",
+        "\"tool\"",
+        "\"system\"",
+        r#"[{"id":"x","function":{"name":"y","arguments":"{"}}]"#,
+        "\"\\ud800\"",
     ]);
     let key = prop::sample::select(vec![
-        "role", "content", "tool_calls", "tool_call_id", "usage", "stop", "model", "name", "is_error", "refusal",
-        "reasoning_content", "type", "id", "duration_ms", "extra",
+        "role",
+        "content",
+        "tool_calls",
+        "tool_call_id",
+        "usage",
+        "stop",
+        "model",
+        "name",
+        "is_error",
+        "refusal",
+        "reasoning_content",
+        "type",
+        "id",
+        "duration_ms",
+        "extra",
     ]);
     prop::collection::vec((key, value), 0..6).prop_map(|fields| {
         let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();

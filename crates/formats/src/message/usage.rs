@@ -9,7 +9,8 @@ use sapwood_core::entry::{Stop, Usage};
 use super::fields::Fields;
 use super::{MessageError, Result, TOKENS_MAX};
 
-const STOPS: &str = "stop, length, tool_use, content_filter, error or aborted, or a vendor's name for one of them";
+const STOPS: &str =
+    "stop, length, tool_use, content_filter, error or aborted, or a vendor's name for one of them";
 
 pub(super) fn read_usage(fields: &mut Fields<'_>) -> Result<Option<Usage>> {
     let Some(mut given) = fields.object("usage")? else { return Ok(None) };
@@ -29,7 +30,8 @@ pub(super) fn read_usage(fields: &mut Fields<'_>) -> Result<Option<Usage>> {
     let cache_read = count("cache_read_input_tokens")?;
     let cache_write = count("cache_creation_input_tokens")?;
     let cached = detail(&mut given, ["prompt_tokens_details", "input_tokens_details"], "cached_tokens")?;
-    let reasoning = detail(&mut given, ["completion_tokens_details", "output_tokens_details"], "reasoning_tokens")?;
+    let reasoning =
+        detail(&mut given, ["completion_tokens_details", "output_tokens_details"], "reasoning_tokens")?;
     Ok(Some(Usage {
         input: input.unwrap_or(0).saturating_sub(cached),
         output: output.unwrap_or(0),

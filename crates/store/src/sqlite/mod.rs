@@ -1,1 +1,299 @@
-//! SQLite
+//! The embedded default: one file, in SQLite.
+//!
+//! [`writer`] is the one thread that writes, many callers to a transaction; [`reader`] a few that read. Everything they
+//! do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
+//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] full text, [`erase`]
+//! what erasing means, [`check`] the doctor's part. Several processes may use the same file at once.
+
+mod append;
+mod audit;
+mod blob;
+mod check;
+mod desk;
+mod erase;
+mod fault;
+mod log;
+mod pack;
+mod path;
+mod reader;
+mod schema;
+mod search;
+mod session;
+mod writer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use sapwood_core::port::store::{
+    Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
+    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until, Upkeep,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::{Head, nth_message};
+use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+
+use crate::rules;
+use crate::{Durability, OpenOptions};
+use desk::{Desk, Mode};
+use fault::Fault;
+use log::LogRows;
+use reader::Readers;
+use session::find;
+use writer::Writer;
+
+pub struct SqliteStore {
+    path: PathBuf,
+    durability: Durability,
+    writer: Writer,
+    readers: Readers,
+}
+
+impl SqliteStore {
+    /// Opens a file, and makes it if there is none. Blocks while it does.
+    pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
+        make_private_file(&path)?;
+        let key = options.key;
+        let desk = Desk::open(&path, Mode::Write, options.durability, key.as_ref())?;
+        schema::migrate(&desk.conn, &path)?;
+        let readers = Readers::new(path.clone(), key);
+        Ok(Self { path, durability: options.durability, writer: Writer::start(desk), readers })
+    }
+
+    /// Runs `work` on a session that the caller may use so.
+    async fn read_session<T: Send + 'static>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (scope, session) = (scope.clone(), session.clone());
+        self.readers
+            .read(move |desk| {
+                let row = find(desk, &scope, &session, Right::Read)?;
+                work(&mut LogRows::open(desk, row.pk)?, &row.summary)
+            })
+            .await
+    }
+}
+
+/// A session store is nobody else's to read: the file is made for its owner alone.
+fn make_private_file(path: &Path) -> Result<()> {
+    let failed = |source| StoreError::Io { place: path.display().to_string(), source };
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+#[async_trait]
+impl Sessions for SqliteStore {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
+        let scope = scope.clone();
+        self.writer.write(move |desk| session::create(desk, &scope, &new)).await
+    }
+
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
+        let scope = scope.clone();
+        self.writer.write(move |desk| session::fork(desk, &scope, fork)).await
+    }
+
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        let (scope, session) = (scope.clone(), session.clone());
+        self.readers.read(move |desk| Ok(find(desk, &scope, &session, Right::Read)?.summary)).await
+    }
+
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        let (scope, filter) = (scope.clone(), filter.clone());
+        self.readers.read(move |desk| session::list(desk, &scope, &filter)).await
+    }
+
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+        let (scope, session) = (scope.clone(), session.clone());
+        self.readers.read(move |desk| session::children(desk, &scope, &session)).await
+    }
+
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        let (scope, session) = (scope.clone(), session.clone());
+        self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
+        // What was erased is still in the write-ahead log until that is folded into the file.
+        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path)).await
+    }
+}
+
+#[async_trait]
+impl Log for SqliteStore {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let scope = scope.clone();
+        let packed = append::pack_bodies(&append.drafts)?;
+        self.writer.write(move |desk| append::append(desk, &scope, append, packed)).await
+    }
+
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let limit = rules::page_limit(limit);
+        self.read_session(scope, session, move |log, _| log.read_after(after, limit)).await
+    }
+
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let (kinds, limit) = (kinds.to_vec(), rules::page_limit(limit));
+        self.read_session(scope, session, move |log, _| log.read_kinds(&kinds, after, limit)).await
+    }
+
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        self.read_session(scope, session, move |log, summary| path::read_path(log, summary, at, until)).await
+    }
+
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>> {
+        self.read_session(scope, session, move |log, summary| {
+            path::check_in_tree(log, &summary.id, leaf)?;
+            nth_message(leaf, count, log)
+        })
+        .await
+    }
+
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
+        self.read_session(scope, session, move |log, summary| {
+            log.record(seq)?.ok_or_else(|| rules::no_entry(&summary.id, seq))
+        })
+        .await
+    }
+
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
+        let range = EntryId::prefix_range(id_prefix);
+        self.read_session(scope, session, move |log, _| match range {
+            Some((low, high)) => log.records_between(low, high),
+            None => Ok(Vec::new()),
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Leases for SqliteStore {
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+        now: TimestampMs,
+    ) -> Result<Lease> {
+        let (scope, session, holder) = (scope.clone(), session.clone(), holder.to_owned());
+        self.writer
+            .write(move |desk| {
+                let row = find(desk, &scope, &session, Right::Write)?;
+                append::take_lease(desk, &row, &holder, ttl_ms, now)
+            })
+            .await
+    }
+
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
+        let (scope, lease) = (scope.clone(), lease.clone());
+        self.writer
+            .write(move |desk| {
+                let row = find(desk, &scope, &lease.session, Right::Write)?;
+                append::release_lease(desk, &row, &lease)
+            })
+            .await
+    }
+}
+
+#[async_trait]
+impl Search for SqliteStore {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        rules::check_query(query)?;
+        let (scope, query) = (scope.clone(), query.clone());
+        if self.readers.read(search::lag).await? > 0 {
+            match self.writer.alone(search::catch_up).await {
+                // A file that cannot be written can still be searched, as far as it is indexed.
+                Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.readers.read(move |desk| search::search(desk, &scope, &query)).await
+    }
+}
+
+#[async_trait]
+impl Blobs for SqliteStore {
+    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
+        if bytes.len() > BLOB_BYTES_MAX {
+            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
+        }
+        let scope = scope.clone();
+        self.writer.write(move |desk| blob::put(desk, &scope, bytes)).await
+    }
+
+    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
+        let scope = scope.clone();
+        self.readers.read(move |desk| blob::get(desk, &scope, blob)).await
+    }
+}
+
+#[async_trait]
+impl Audit for SqliteStore {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        let scope = scope.clone();
+        self.writer.write(move |desk| audit::write_line(desk, &scope, note, now)).await
+    }
+
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        let (scope, session) = (scope.clone(), session.cloned());
+        self.readers.read(move |desk| audit::read_lines(desk, &scope, session.as_ref(), after, limit)).await
+    }
+}
+
+#[async_trait]
+impl Upkeep for SqliteStore {
+    async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+        let scope = scope.clone();
+        self.writer.alone(move |desk| check::check(desk, &scope, repair)).await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&desk.path)).await
+    }
+
+    fn describe(&self) -> String {
+        format!("sqlite:{} (durability {:?})", self.path.display(), self.durability)
+    }
+}

@@ -1,0 +1,155 @@
+//! A coding agent's transcript, made from a seed: as many messages as one likes, one at a time.
+//!
+//! What makes it like the real thing, as far as a store can tell: lengths (a user's few words, an answer of a page,
+//! tool output from half a kilobyte to twenty), words (a few that come all the time, thousands of identifiers, numbers
+//! and hashes that never come again), and repetition (the same few files are read, searched, patched and quoted over
+//! and over for a while, then others). A message alone shrinks to about 0.4 of its size under `zstd -3`, the whole
+//! to about 0.2.
+//!
+//! Two words are planted where [`has_rare`] and [`has_common`] say, and occur nowhere else.
+
+mod rng;
+mod words;
+mod world;
+
+pub use rng::Rng;
+
+use world::World;
+
+/// In about 10 of 100,000 messages.
+pub const RARE_WORD: &str = "quillwort";
+/// In about 30 % of them.
+pub const COMMON_WORD: &str = "invariant";
+
+pub fn has_rare(number: u64) -> bool {
+    number % 10_000 == 7_531
+}
+
+pub fn has_common(number: u64) -> bool {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (u64::from(u32::MAX) / 10) * 3
+}
+
+/// What one message says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    User { text: String },
+    Assistant { text: String, call: Option<Call> },
+    Tool { call_id: String, tool: &'static str, text: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub call_id: String,
+    pub tool: &'static str,
+    /// JSON.
+    pub input: String,
+}
+
+impl Said {
+    /// The bytes somebody wrote: text and tool input, without any envelope.
+    pub fn content_bytes(&self) -> usize {
+        match self {
+            Said::User { text } | Said::Tool { text, .. } => text.len(),
+            Said::Assistant { text, call } => text.len() + call.as_ref().map_or(0, |call| call.input.len()),
+        }
+    }
+
+    fn text_mut(&mut self) -> &mut String {
+        match self {
+            Said::User { text } | Said::Tool { text, .. } | Said::Assistant { text, .. } => text,
+        }
+    }
+}
+
+/// Endless; take as many as needed.
+pub struct Corpus {
+    world: World,
+    number: u64,
+    /// Rounds left in this turn; none means that the user speaks next.
+    rounds: usize,
+    open: Option<(String, &'static str)>,
+}
+
+impl Corpus {
+    pub fn new(seed: u64) -> Self {
+        Self { world: World::new(seed), number: 0, rounds: 0, open: None }
+    }
+
+    fn say(&mut self) -> Said {
+        if let Some((call_id, tool)) = self.open.take() {
+            return Said::Tool { call_id, tool, text: self.world.output(tool) };
+        }
+        if self.rounds == 0 {
+            self.rounds = self.world.rng.between(2, 8);
+            return Said::User { text: self.world.ask() };
+        }
+        self.rounds -= 1;
+        let call = (self.rounds > 0).then(|| self.world.call(self.number));
+        self.open = call.as_ref().map(|call| (call.call_id.clone(), call.tool));
+        Said::Assistant { text: self.world.answer(), call }
+    }
+}
+
+impl Iterator for Corpus {
+    type Item = Said;
+
+    fn next(&mut self) -> Option<Said> {
+        let mut said = self.say();
+        if has_rare(self.number) {
+            said.text_mut().push_str("\nSee the note on ");
+            said.text_mut().push_str(RARE_WORD);
+            said.text_mut().push('.');
+        }
+        if has_common(self.number) {
+            said.text_mut().push_str("\nThe ");
+            said.text_mut().push_str(COMMON_WORD);
+            said.text_mut().push_str(" holds.");
+        }
+        self.number += 1;
+        self.world.move_on(self.number);
+        Some(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_words() {
+        let first: Vec<Said> = Corpus::new(7).take(200).collect();
+        assert_eq!(first, Corpus::new(7).take(200).collect::<Vec<_>>());
+        assert_ne!(first, Corpus::new(8).take(200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn planted_words_are_where_they_should_be_and_nowhere_else() {
+        for (number, mut said) in Corpus::new(1).take(20_000).enumerate() {
+            let number = number as u64;
+            assert_eq!(said.text_mut().contains(RARE_WORD), has_rare(number), "message {number}");
+            assert_eq!(said.text_mut().contains(COMMON_WORD), has_common(number), "message {number}");
+        }
+        let common = (0..100_000).filter(|number| has_common(*number)).count();
+        assert!((29_000..31_000).contains(&common), "{common}");
+        assert_eq!((0..100_000).filter(|number| has_rare(*number)).count(), 10);
+    }
+
+    #[test]
+    fn a_message_has_the_length_of_a_real_one() {
+        let total: usize = Corpus::new(3).take(20_000).map(|said| said.content_bytes()).sum();
+        let mean = total / 20_000;
+        assert!((1_550..1_900).contains(&mean), "{mean} bytes a message");
+    }
+
+    #[test]
+    fn every_result_answers_the_call_before_it() {
+        let mut open: Option<String> = None;
+        for said in Corpus::new(2).take(1_000) {
+            match said {
+                Said::Tool { call_id, .. } => assert_eq!(open.take(), Some(call_id)),
+                Said::Assistant { call, .. } => open = call.map(|call| call.call_id),
+                Said::User { .. } => assert_eq!(open, None),
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `sapwood version` and `sapwood completions`: about the program itself. Neither opens a store.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use sapwood::core::entry::LOG_VERSION;
+use serde_json::json;
+
+use crate::failure::Result;
+use crate::render::{Format, Out};
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    shell: Shell,
+}
+
+pub fn completions(args: &CompletionsArgs, format: Format) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::args::Cli::command(), "sapwood", &mut script);
+    let mut out = Out::new(format);
+    if out.is_json() {
+        let script = String::from_utf8_lossy(&script);
+        out.json(&json!({ "shell": args.shell.to_string(), "script": script }))?;
+    } else {
+        out.write_all(&script)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Print the version, the log format and what this build can do
+#[derive(Debug, Args)]
+pub struct VersionArgs {}
+
+pub fn version(format: Format) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let features: &[&str] = if cfg!(feature = "encryption") { &["encryption"] } else { &[] };
+    let mut out = Out::new(format);
+    if out.is_json() {
+        out.json(&json!({ "version": version, "format": LOG_VERSION, "features": features }))?;
+    } else {
+        let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+        writeln!(out, "sapwood {version}\nlog format: {LOG_VERSION}\nfeatures: {features}")?;
+    }
+    Ok(out.flush()?)
+}

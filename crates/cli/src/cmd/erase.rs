@@ -1,0 +1,54 @@
+//! `sapwood erase`: really deletes a session. Asks first.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use clap::Args;
+use sapwood::core::project::summary::Summary;
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+use crate::render::{clean, plural};
+use crate::wiring::App;
+
+/// Delete a session for good
+#[derive(Debug, Args)]
+pub struct EraseArgs {
+    session: String,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub async fn run(app: &mut App, args: EraseArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    if !args.yes {
+        let summary = app.engine.summary(&app.scope, &session).await?;
+        confirm(app, &describe(&summary))?;
+    }
+    app.engine.erase(&app.scope, &session).await?;
+    if app.out.is_json() {
+        return app.out.json(&json!({ "id": session, "erased": true }));
+    }
+    Ok(writeln!(app.out, "{session} is erased")?)
+}
+
+fn describe(summary: &Summary) -> String {
+    let name = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("no title");
+    let own = u64::from(summary.head.seq.0 - summary.inherited.min(summary.head.seq.0));
+    format!("session {} ({}) with {}", summary.id, clean(name), plural(own, "entry"))
+}
+
+fn confirm(app: &App, what: &str) -> Result<()> {
+    let can_ask = !app.out.is_json() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !can_ask {
+        let message = format!("this would erase {what}");
+        return Err(Failure::usage(message, "add --yes to erase it for good; sapwood export keeps a copy"));
+    }
+    eprint!("Erase {what} for good? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("erase.declined", "nothing was erased").with_hint("answer y to erase")),
+    }
+}

@@ -1,0 +1,65 @@
+//! `sapwood events`: the log as events, one JSON line each, with `--json` or without; and whatever comes.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::core::Record;
+use sapwood::core::project::event::Event;
+use sapwood::{Seq, SessionId};
+
+use crate::args::count;
+use crate::failure::{Failure, Result};
+use crate::render::{Format, Out};
+use crate::wiring::App;
+
+/// Print a session's events as JSON Lines
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    session: String,
+    /// Only events after this seq
+    #[arg(long, value_name = "SEQ", value_parser = count, allow_hyphen_values = true)]
+    after: Option<u32>,
+    /// Wait for what comes, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+}
+
+pub async fn run(app: &mut App, args: EventsArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let cursor = Seq(args.after.unwrap_or(0));
+    let mut follower = app.engine.follow(&app.scope, &session, cursor).await?;
+    // A stream of JSON, whatever the format of other commands.
+    app.out = Out::new(Format::Json);
+    if args.follow {
+        end_on_interrupt()?;
+        loop {
+            let record = follower.next().await?;
+            print_event(&mut app.out, &session, &record)?;
+            // A reader at the other end of a pipe waits for this line.
+            app.out.flush()?;
+        }
+    }
+    while let Some(record) = follower.try_next().await? {
+        print_event(&mut app.out, &session, &record)?;
+    }
+    Ok(())
+}
+
+fn print_event(out: &mut Out, session: &SessionId, record: &Record) -> Result<()> {
+    let unreadable = |source| sapwood::Error::Unreadable { session: session.clone(), source };
+    out.json(&Event::of(session, record).map_err(unreadable)?)
+}
+
+/// Ctrl-C is how a follower ends: with 130, and without a word. A reader holds nothing that would need tidying.
+#[cfg(unix)]
+fn end_on_interrupt() -> Result<()> {
+    let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, always)
+        .map(|_| ())
+        .map_err(|error| Failure::new("output.failed", format!("Ctrl-C cannot be watched for: {error}")))
+}
+
+#[cfg(not(unix))]
+fn end_on_interrupt() -> Result<(), Failure> {
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! `sapwood fork` and `sapwood ancestry`: sessions that begin with another one's path.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::{ForkAt, OpenOptions};
+use serde_json::json;
+
+use crate::args::count;
+use crate::failure::{Failure, Result};
+use crate::wiring::App;
+
+/// Make a session that begins with this one's path, without copying it
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    session: String,
+    /// The last entry that is shared; the leaf if not given
+    #[arg(long, value_name = "ENTRY", conflicts_with = "keep_first")]
+    at: Option<String>,
+    /// Share the first N messages
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    keep_first: Option<u32>,
+    /// The new session's id; one is made up if it is not given
+    #[arg(long)]
+    id: Option<String>,
+    #[arg(long, allow_hyphen_values = true)]
+    title: Option<String>,
+}
+
+pub async fn run(app: &mut App, args: ForkArgs) -> Result<()> {
+    let source = app.session(&args.session).await?;
+    let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
+    let at = match (&args.at, args.keep_first) {
+        (Some(at), _) => ForkAt::Entry(app.engine.find_entry(&app.scope, &source, at).await?.meta.seq),
+        (None, Some(count)) => ForkAt::KeepFirst(count),
+        (None, None) => ForkAt::Leaf,
+    };
+    let options = OpenOptions { id, title: args.title, ..OpenOptions::default() };
+    let id = app.engine.fork(&app.scope, &source, at, options).await?;
+    if app.out.is_json() {
+        return app.out.json(&json!({ "id": id }));
+    }
+    Ok(writeln!(app.out, "{id}")?)
+}
+
+/// Show which session this one was forked from, and which were forked from it
+#[derive(Debug, Args)]
+pub struct AncestryArgs {
+    session: String,
+}
+
+pub async fn ancestry(app: &mut App, args: AncestryArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let found = app.engine.ancestry(&app.scope, &session).await?;
+    let ancestry = found.ok_or_else(|| Failure::new("session.not_found", format!("there is no session {session}")))?;
+    if app.out.is_json() {
+        return app.out.json(&ancestry);
+    }
+    let parent = ancestry.parent.as_ref().map_or("-", |parent| parent.as_str());
+    writeln!(app.out, "session: {}\nparent: {parent}\nroot: {}", ancestry.id, ancestry.root)?;
+    let chain: Vec<&str> = ancestry.chain.iter().map(|id| id.as_str()).collect();
+    writeln!(app.out, "chain: {}", chain.join(" ← "))?;
+    for child in &ancestry.children {
+        writeln!(app.out, "child: {child}")?;
+    }
+    Ok(())
+}

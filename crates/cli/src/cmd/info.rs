@@ -1,0 +1,56 @@
+//! `sapwood info`: what a session is, without its content.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::core::project::summary::Summary;
+
+use crate::failure::Result;
+use crate::render::{clean, cost, local_time};
+use crate::wiring::App;
+
+/// Show what a session is, without its content
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    session: String,
+}
+
+pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let summary = app.engine.summary(&app.scope, &session).await?;
+    if app.out.is_json() {
+        return app.out.json(&summary);
+    }
+    for (key, value) in facts(&summary) {
+        writeln!(app.out, "{key}: {}", clean(&value))?;
+    }
+    Ok(())
+}
+
+fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
+    let spent = summary.spend.total();
+    let mut facts = vec![("id", summary.id.to_string())];
+    let mut add = |key, value: Option<String>| facts.extend(value.map(|value| (key, value)));
+    add("title", summary.title.clone());
+    add("preview", summary.preview.clone());
+    add("state", Some(summary.state.as_str().to_owned()));
+    add("owner", Some(summary.owner.to_string()));
+    add("agent", summary.agent.clone());
+    add("model", summary.model.clone());
+    add("directory", summary.cwd.clone());
+    add("created", Some(local_time(summary.created_at.0)));
+    add("updated", Some(local_time(summary.updated_at.0)));
+    add("entries", Some(summary.head.seq.to_string()));
+    add("leaf", summary.head.leaf.map(|leaf| leaf.to_string()));
+    add("messages", Some(summary.messages.to_string()));
+    add("compactions", Some(summary.compactions.to_string()).filter(|_| summary.compactions > 0));
+    add("cost", Some(cost(spent.cost_nano_usd)).filter(|_| spent.calls > 0));
+    add("open turn", summary.open_turn.map(|turn| turn.to_string()));
+    add("forked from", summary.parent.as_ref().map(|parent| parent.session.to_string()));
+    add("shares", Some(format!("{} entries with it", summary.inherited)).filter(|_| summary.inherited > 0));
+    add("imported from", summary.origin.as_ref().map(|origin| format!("{} {}", origin.format, origin.id)));
+    for (member, role) in &summary.members {
+        add("shared with", Some(format!("{member} as {}", super::share::role_name(*role))));
+    }
+    facts
+}

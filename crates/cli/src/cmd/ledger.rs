@@ -1,0 +1,54 @@
+//! `sapwood ledger`: one line per round, with what was meant and what came of it.
+
+use clap::Args;
+use sapwood::core::entry::{ActionKind, RoundStatus};
+use sapwood::core::project::ledger::LedgerLine;
+
+use crate::failure::Result;
+use crate::render::{cost, local_time, table};
+use crate::wiring::App;
+
+/// Show a line per round: action, result, cost, confidence
+#[derive(Debug, Args)]
+pub struct LedgerArgs {
+    session: String,
+}
+
+pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let lines = app.engine.ledger(&app.scope, &session).await?;
+    if app.out.is_json() {
+        return lines.iter().try_for_each(|line| app.out.json(line));
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
+    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "SURE"];
+    table(&mut app.out, &head, &rows, 3)
+}
+
+fn row(line: &LedgerLine) -> Vec<String> {
+    let action = match line.action.kind {
+        ActionKind::Answer => "answer",
+        ActionKind::Tool => "tool",
+        ActionKind::Delegate => "delegate",
+        ActionKind::AskUser => "ask user",
+    };
+    let dash = || "-".to_owned();
+    let (status, tokens, price) = match &line.result {
+        None => ("open", dash(), dash()),
+        Some(result) => {
+            let status = match result.status {
+                RoundStatus::Ok => "ok",
+                RoundStatus::Error => "error",
+                RoundStatus::Interrupted => "interrupted",
+            };
+            (status, result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
+        }
+    };
+    let sure = line.confidence.map_or_else(dash, |confidence| format!("{confidence:.2}"));
+    let time = local_time(line.at.0);
+    let what = line.action.what.clone();
+    vec![line.round.to_string(), time, action.to_owned(), what, status.to_owned(), tokens, price, sure]
+}

@@ -1,0 +1,142 @@
+//! `sapwood ls`: sessions, newest first.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sapwood::core::port::clock::Clock;
+use sapwood::core::port::store::{ListFilter, Page};
+use sapwood::core::project::summary::Summary;
+use sapwood::engine::read::parse_state;
+use serde::Serialize;
+
+use crate::args::rows;
+use crate::failure::Result;
+use crate::render::{self, age, cost, table};
+use crate::wiring::App;
+
+/// How many sessions a terminal shows if nobody asks for more.
+const TERMINAL_ROWS: usize = 50;
+/// How many are asked of the store at a time.
+const PAGE_ROWS: usize = 500;
+/// Of an id that is shown to people: enough to tell sessions apart that were made at different times.
+const SHORT_ID_CHARS: usize = 13;
+
+/// List sessions, newest first
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Only sessions of this directory
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// Only sessions that are created, active, closed or archived
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// At most so many; all if not given, 50 on a terminal
+    #[arg(long, value_name = "N", value_parser = rows, allow_hyphen_values = true)]
+    limit: Option<u32>,
+    /// Go on where a list ended: what its last line has as "next"
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    after: Option<String>,
+}
+
+/// A line of the list; the last one of a list that goes on says where.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<&'a str>,
+}
+
+pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
+    let mut filter = ListFilter {
+        cwd: args.cwd.map(|cwd| super::new::directory(Some(cwd))).transpose()?,
+        state: args.state.as_deref().map(parse_state).transpose()?,
+        cursor: args.after,
+        ..ListFilter::default()
+    };
+    let on_terminal = app.out.terminal.is_some() && !app.out.is_json();
+    let limit = args.limit.map(|limit| limit as usize).or(on_terminal.then_some(TERMINAL_ROWS));
+    let mut left = limit.unwrap_or(usize::MAX);
+    let mut next = None;
+    while left > 0 {
+        filter.limit = left.min(PAGE_ROWS);
+        let page = app.engine.list(&app.scope, &filter).await?;
+        left -= page.items.len().min(left);
+        print_page(app, &page, left == 0)?;
+        next.clone_from(&page.next);
+        filter.cursor = page.next;
+        if next.is_none() || page.items.is_empty() {
+            break;
+        }
+    }
+    if let Some(next) = next {
+        render::note(app.format(), &format!("there are more: sapwood ls --after {next}"));
+    }
+    Ok(())
+}
+
+fn print_page(app: &mut App, page: &Page<Summary>, is_last: bool) -> Result<()> {
+    if !app.out.is_json() {
+        return print_table(app, &page.items);
+    }
+    for (at, summary) in page.items.iter().enumerate() {
+        let ends_here = is_last && at + 1 == page.items.len();
+        let next = page.next.as_deref().filter(|_| ends_here);
+        app.out.json(&Line { summary, next })?;
+    }
+    Ok(())
+}
+
+fn print_table(app: &mut App, summaries: &[Summary]) -> Result<()> {
+    if summaries.is_empty() {
+        render::note(app.format(), "no sessions; sapwood new makes one");
+        return Ok(());
+    }
+    let now = sapwood::SystemClock.now().0;
+    let on_terminal = app.out.terminal.is_some();
+    let rows: Vec<Vec<String>> = summaries.iter().map(|summary| row(summary, now, on_terminal)).collect();
+    let head = ["ID", "TITLE", "STATE", "MESSAGES", "AGE", "COST", "DIRECTORY"];
+    table(&mut app.out, &head, &rows, 1)
+}
+
+fn row(summary: &Summary, now: i64, on_terminal: bool) -> Vec<String> {
+    let id = summary.id.as_str();
+    let title = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("-");
+    let cwd = summary.cwd.as_deref().unwrap_or("-");
+    let spent = summary.spend.total();
+    vec![
+        if on_terminal { short_id(id) } else { id.to_owned() },
+        title.to_owned(),
+        summary.state.as_str().to_owned(),
+        summary.messages.to_string(),
+        age(summary.updated_at.0, now),
+        if spent.calls == 0 { "-".to_owned() } else { cost(spent.cost_nano_usd) },
+        if on_terminal { short_path(cwd) } else { cwd.to_owned() },
+    ]
+}
+
+/// A UUID is cut to what people can copy; a name somebody chose stays whole.
+fn short_id(id: &str) -> String {
+    let is_uuid = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
+    if is_uuid { id[..SHORT_ID_CHARS].to_owned() } else { id.to_owned() }
+}
+
+fn short_path(path: &str) -> String {
+    let home = std::env::var("HOME").unwrap_or_default();
+    match path.strip_prefix(&home) {
+        Some(rest) if !home.is_empty() && (rest.is_empty() || rest.starts_with('/')) => shorten(&format!("~{rest}")),
+        _ => shorten(path),
+    }
+}
+
+/// The last two parts of a long path say most.
+fn shorten(path: &str) -> String {
+    if path.chars().count() <= 30 {
+        return path.to_owned();
+    }
+    let mut parts = path.rsplitn(3, '/');
+    match (parts.next(), parts.next()) {
+        (Some(last), Some(above)) => format!("…/{above}/{last}"),
+        _ => path.to_owned(),
+    }
+}

@@ -1,0 +1,102 @@
+//! One file per command; tiny ones that share a noun share a file. A command looks at its options, calls one verb of the
+//! engine, and prints what came of it.
+
+pub mod about;
+pub mod archives;
+pub mod audit;
+pub mod branch;
+pub mod context;
+pub mod doctor;
+pub mod erase;
+pub mod events;
+pub mod export;
+pub mod feed;
+pub mod fork;
+pub mod import;
+pub mod info;
+pub mod inject;
+pub mod keychain;
+pub mod ledger;
+pub mod lifecycle;
+pub mod ls;
+pub mod names;
+pub mod new;
+pub mod search;
+pub mod share;
+pub mod show;
+pub mod tree;
+pub mod trim;
+pub mod usage;
+
+use std::io::Write;
+
+use sapwood::core::port::store::Appended;
+use serde::Serialize;
+
+use crate::args::{Cli, Command};
+use crate::failure::Result;
+use crate::wiring::App;
+
+pub async fn run(cli: Cli) -> Result<()> {
+    let Cli { global, command } = cli;
+    let command = match command {
+        Command::Completions(args) => return about::completions(&args, global.format()),
+        Command::Version(_) => return about::version(global.format()),
+        Command::Keychain(args) => return keychain::run(&args, &global),
+        command => command,
+    };
+    let mut app = App::open(&global)?;
+    // Boxed: the commands' futures differ in size, and only one of them ever runs.
+    Box::pin(dispatch(&mut app, command)).await?;
+    Ok(app.out.flush()?)
+}
+
+async fn dispatch(app: &mut App, command: Command) -> Result<()> {
+    match command {
+        Command::New(args) => new::run(app, args).await,
+        Command::Ls(args) => ls::run(app, args).await,
+        Command::Show(args) => show::run(app, args).await,
+        Command::Tree(args) => tree::run(app, args).await,
+        Command::Context(args) => context::run(app, args).await,
+        Command::Events(args) => events::run(app, args).await,
+        Command::Inject(args) => inject::run(app, args).await,
+        Command::Branch(args) => branch::run(app, args).await,
+        Command::Reset(args) => branch::reset(app, args).await,
+        Command::Fork(args) => fork::run(app, args).await,
+        Command::Ancestry(args) => fork::ancestry(app, args).await,
+        Command::Label(args) => names::label(app, args).await,
+        Command::Rename(args) => names::rename(app, args).await,
+        Command::Trim(args) => trim::run(app, args).await,
+        Command::Close(args) => lifecycle::close(app, args).await,
+        Command::Archive(args) => lifecycle::archive(app, args).await,
+        Command::Erase(args) => erase::run(app, args).await,
+        Command::Search(args) => search::run(app, args).await,
+        Command::Info(args) => info::run(app, args).await,
+        Command::Usage(args) => usage::run(app, args).await,
+        Command::Feed(args) => feed::run(app, args).await,
+        Command::Ledger(args) => ledger::run(app, args).await,
+        Command::Archives(args) => archives::run(app, args).await,
+        Command::Members(args) => share::members(app, args).await,
+        Command::Share(args) => share::run(app, args).await,
+        Command::Audit(args) => audit::run(app, args).await,
+        Command::Export(args) => export::run(app, args).await,
+        Command::Import(args) => import::run(app, args).await,
+        Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Keychain(_) | Command::Completions(_) | Command::Version(_) => Ok(()),
+    }
+}
+
+/// What a verb that appends leaves behind: where the log ends now, and where the next entry will hang.
+#[derive(Serialize)]
+struct Change {
+    seq: u32,
+    leaf: Option<u32>,
+}
+
+fn print_change(app: &mut App, appended: &Appended, text: &str) -> Result<()> {
+    let head = appended.head;
+    if app.out.is_json() {
+        return app.out.json(&Change { seq: head.seq.0, leaf: head.leaf.map(|leaf| leaf.0) });
+    }
+    Ok(writeln!(app.out, "{text}")?)
+}

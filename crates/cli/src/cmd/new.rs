@@ -1,0 +1,53 @@
+//! `sapwood new`: opens a session and prints its id.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use sapwood::OpenOptions;
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+use crate::wiring::App;
+
+/// Make a session and print its id; an id that exists is left as it is
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// The id; one is made up if it is not given
+    #[arg(long)]
+    id: Option<String>,
+    #[arg(long, allow_hyphen_values = true)]
+    title: Option<String>,
+    /// The agent that is to answer in it
+    #[arg(long)]
+    agent: Option<String>,
+    /// The directory it is about; the current one if not given
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
+    let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
+    let cwd = Some(directory(args.cwd)?);
+    let options = OpenOptions { id, title: args.title, agent: args.agent, cwd };
+    let (id, _) = app.engine.open(&app.scope, options).await?;
+    if app.out.is_json() {
+        return app.out.json(&json!({ "id": id }));
+    }
+    Ok(writeln!(app.out, "{id}")?)
+}
+
+/// A directory as sessions keep it: absolute, so that it means the same from everywhere.
+pub fn directory(given: Option<PathBuf>) -> Result<String> {
+    let given = given.unwrap_or_else(|| PathBuf::from("."));
+    let mut path = std::path::absolute(&given).map_err(|error| Failure::file(&given, &error))?;
+    // Links stay as they were given; only `..` has to be looked up.
+    if path.components().any(|part| part == std::path::Component::ParentDir) {
+        path = path.canonicalize().unwrap_or(path);
+    }
+    let not_text = |path: std::ffi::OsString| {
+        let message = format!("the path {} is not valid UTF-8", path.display());
+        Failure::usage(message, "give another with --cwd")
+    };
+    path.into_os_string().into_string().map_err(not_text)
+}

@@ -1,0 +1,195 @@
+//! `sapwood show`: the conversation on the active path, for people.
+
+use std::io::Write;
+
+use anstyle::Style;
+use clap::Args;
+use sapwood::core::content::Json;
+use sapwood::core::entry::{Body, Entry};
+use sapwood::core::view::Labels;
+use sapwood::core::{Principal, TimestampMs, TurnId};
+use sapwood::{EntryId, Part, Seq};
+use serde::Serialize;
+
+use crate::failure::Result;
+use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit, local_time, plural};
+use crate::wiring::App;
+
+/// Of a tool's output, and of a call's input, unless --full is given.
+const OUTPUT_LINES: usize = 6;
+const OUTPUT_COLUMNS: usize = 160;
+const INPUT_COLUMNS: usize = 100;
+
+/// Show the conversation on the active path
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    session: String,
+    /// Show tool inputs and outputs whole
+    #[arg(long)]
+    full: bool,
+}
+
+/// One entry of the path; `entry` is its body as it is in the log.
+#[derive(Serialize)]
+struct Line<'a> {
+    seq: Seq,
+    id: EntryId,
+    parent: Option<Seq>,
+    at: TimestampMs,
+    by: &'a Principal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<TurnId>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    role: Option<&'static str>,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
+    entry: Option<Json>,
+}
+
+pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let labels = app.engine.labels(&app.scope, &session).await?;
+    let entries = app.engine.path(&app.scope, &session, None).await?;
+    for (at, entry) in entries.iter().enumerate() {
+        if app.out.is_json() {
+            app.out.json(&line_of(entry, &labels))?;
+            continue;
+        }
+        if at > 0 {
+            writeln!(app.out)?;
+        }
+        print_entry(&mut app.out, entry, labels.get(entry.meta.id), args.full)?;
+    }
+    Ok(())
+}
+
+fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> Line<'a> {
+    let meta = &entry.meta;
+    let body = String::from_utf8(sapwood::core::entry::codec::encode(&entry.body)).unwrap_or_default();
+    Line {
+        seq: meta.seq,
+        id: meta.id,
+        parent: meta.parent,
+        at: meta.at,
+        by: &meta.by,
+        turn: meta.turn,
+        kind: meta.kind.as_str(),
+        role: role_of(&entry.body),
+        text: entry.body.text(),
+        label: labels.get(meta.id),
+        entry: Json::parse(&body).ok(),
+    }
+}
+
+/// Who speaks in a message; nobody in the other entries of a path.
+fn role_of(body: &Body) -> Option<&'static str> {
+    match body {
+        Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) | Body::Graft(_) => Some("user"),
+        Body::AssistantMessage(_) => Some("assistant"),
+        Body::ToolResult(_) => Some("tool"),
+        Body::SystemNote(_) => Some("system"),
+        _ => None,
+    }
+}
+
+pub fn role_style(role: &str) -> Style {
+    match role {
+        "user" => GREEN.bold(),
+        "assistant" => CYAN.bold(),
+        "tool" => YELLOW,
+        _ => BOLD,
+    }
+}
+
+fn print_entry(out: &mut Out, entry: &Entry, label: Option<&str>, full: bool) -> Result<()> {
+    let meta = &entry.meta;
+    let who = role_of(&entry.body).unwrap_or(meta.kind.as_str());
+    let style = role_style(who);
+    let label = label.map_or(String::new(), |label| format!(" [{}]", clean(label)));
+    writeln!(
+        out,
+        "{style}{who}{style:#}{BOLD}{label}{BOLD:#} {DIM}{} · {}{}{DIM:#}",
+        meta.seq,
+        local_time(meta.at.0),
+        remarks(&entry.body)
+    )?;
+    match &entry.body {
+        Body::ToolResult(_) => print_output(out, &entry.body.text(), full)?,
+        body => {
+            let text = said(body);
+            if !text.is_empty() {
+                writeln!(out, "{}", clean(&text))?;
+            }
+        }
+    }
+    print_calls(out, entry.body.parts(), full)
+}
+
+/// What stands behind the time: the model, the tool and how it went, the kind of message.
+fn remarks(body: &Body) -> String {
+    let remark = match body {
+        Body::AssistantMessage(message) => message.model.clone().unwrap_or_default(),
+        Body::ToolResult(result) => {
+            let tool = result.tool.as_deref().unwrap_or("tool");
+            let outcome = match (result.interrupted, result.is_error) {
+                (true, _) => "interrupted",
+                (_, true) => "failed",
+                _ => "ok",
+            };
+            let took = result.duration_ms.map_or(String::new(), |ms| format!(" · {ms} ms"));
+            format!("{tool} {outcome}{took}")
+        }
+        Body::BranchSummary(_) => "what was learnt on a branch".to_owned(),
+        Body::CustomMessage(message) => message.custom_type.clone(),
+        _ => String::new(),
+    };
+    if remark.is_empty() { remark } else { format!(" · {}", clean(&remark)) }
+}
+
+/// What a body says, also where it is not a message.
+fn said(body: &Body) -> String {
+    match body {
+        Body::ModelChanged(changed) => changed.model.clone(),
+        Body::ThinkingChanged(changed) => changed.level.clone(),
+        Body::SkillsChanged(changed) => changed.active.join(", "),
+        Body::ContextChanged(changed) => changed.system.clone().unwrap_or_default(),
+        Body::Graft(graft) => format!("from session {}", graft.source),
+        Body::Compaction(compaction) if compaction.summary.is_none() => "older messages left the context".to_owned(),
+        other => other.text(),
+    }
+}
+
+fn print_output(out: &mut Out, text: &str, full: bool) -> Result<()> {
+    let lines = text.lines().count();
+    let shown = if full { lines } else { OUTPUT_LINES };
+    for line in text.lines().take(shown) {
+        let line = if full { clean(line).into_owned() } else { fit(line, OUTPUT_COLUMNS) };
+        writeln!(out, "  {line}")?;
+    }
+    if lines > shown {
+        writeln!(out, "  {DIM}… {} more{DIM:#}", plural((lines - shown) as u64, "line"))?;
+    }
+    Ok(())
+}
+
+/// The parts of a message that are not text.
+pub fn print_calls(out: &mut Out, parts: &[Part], full: bool) -> Result<()> {
+    let width = if full { usize::MAX } else { INPUT_COLUMNS };
+    for part in parts {
+        match part {
+            Part::Text(_) => {}
+            Part::Reasoning(reasoning) if reasoning.redacted => writeln!(out, "  {DIM}(reasoning withheld){DIM:#}")?,
+            Part::Reasoning(reasoning) => writeln!(out, "  {DIM}{}{DIM:#}", fit(&reasoning.text, width))?,
+            Part::ToolCall(call) => {
+                writeln!(out, "  {YELLOW}→ {}{YELLOW:#} {}", clean(&call.name), fit(call.input.get(), width))?;
+            }
+            Part::Media(media) => {
+                let name = media.name.as_deref().unwrap_or("media");
+                writeln!(out, "  {RED}▣{RED:#} {} {} {} bytes", clean(name), clean(&media.mime), media.bytes)?;
+            }
+        }
+    }
+    Ok(())
+}

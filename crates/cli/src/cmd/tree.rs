@@ -1,0 +1,153 @@
+//! `sapwood tree`: the branches of a session.
+//!
+//! A run of entries stays in one column. Where branches leave it, they are drawn indented before the run goes on; the run
+//! goes on with the active path, or else with the larger branch, so the drawing is at most logarithmically deep.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::Seq;
+use sapwood::core::project::outline::{Outline, OutlineNode};
+
+use super::show::role_style;
+use crate::failure::Result;
+use crate::render::{BOLD, DIM, GREEN, Out, YELLOW, clean, fit};
+use crate::wiring::App;
+
+/// Trees up to this size are drawn whole.
+const WHOLE_NODES_MAX: usize = 100;
+/// Of a long run this many are drawn at each end.
+const RUN_ENDS: usize = 3;
+
+/// Draw a session's branches
+#[derive(Debug, Args)]
+pub struct TreeArgs {
+    session: String,
+    /// Draw every entry of a huge tree
+    #[arg(long)]
+    all: bool,
+}
+
+pub async fn run(app: &mut App, args: TreeArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let outline = app.engine.tree(&app.scope, &session).await?;
+    if app.out.is_json() {
+        return app.out.json(&outline);
+    }
+    let whole = args.all || outline.nodes.len() <= WHOLE_NODES_MAX;
+    let drawing = Drawing { sizes: subtree_sizes(&outline), outline: &outline, whole };
+    for root in &outline.roots {
+        drawing.column(&mut app.out, *root, "", "")?;
+    }
+    Ok(())
+}
+
+struct Drawing<'a> {
+    outline: &'a Outline,
+    /// Entries below each node, itself included, by index.
+    sizes: Vec<usize>,
+    whole: bool,
+}
+
+/// Children are younger than their parents (I2), so one pass from the end is enough.
+fn subtree_sizes(outline: &Outline) -> Vec<usize> {
+    let mut sizes = vec![1; outline.nodes.len()];
+    for index in (0..outline.nodes.len()).rev() {
+        if let Some(parent) = outline.nodes[index].parent.and_then(|parent| outline.index_of(parent)) {
+            sizes[parent] += sizes[index];
+        }
+    }
+    sizes
+}
+
+impl Drawing<'_> {
+    /// Draws the run that begins at `top`: `first` stands before its first line, `rest` before the others.
+    fn column(&self, out: &mut Out, top: Seq, first: &str, rest: &str) -> Result<()> {
+        let mut run: Vec<&OutlineNode> = Vec::new();
+        let mut lead = first.to_owned();
+        let mut next = Some(top);
+        while let Some(node) = next.and_then(|seq| self.node(seq)) {
+            run.push(node);
+            let main = self.main_child(node);
+            if node.children.len() > 1 {
+                self.run(out, &std::mem::take(&mut run), &lead, rest)?;
+                rest.clone_into(&mut lead);
+                for side in node.children.iter().filter(|child| Some(**child) != main) {
+                    self.column(out, *side, &format!("{rest}├─"), &format!("{rest}│ "))?;
+                }
+            }
+            next = main;
+        }
+        self.run(out, &run, &lead, rest)
+    }
+
+    fn node(&self, seq: Seq) -> Option<&OutlineNode> {
+        self.outline.index_of(seq).map(|index| &self.outline.nodes[index])
+    }
+
+    fn main_child(&self, node: &OutlineNode) -> Option<Seq> {
+        let weight = |seq: &Seq| {
+            let index = self.outline.index_of(*seq);
+            index.map(|index| (self.outline.nodes[index].on_path, self.sizes[index]))
+        };
+        node.children.iter().copied().max_by_key(weight)
+    }
+
+    fn run(&self, out: &mut Out, run: &[&OutlineNode], first: &str, rest: &str) -> Result<()> {
+        let mut at = 0;
+        while at < run.len() {
+            let lead = if at == 0 { first } else { rest };
+            let hidden = self.hidden_after(run, at);
+            if hidden == 0 {
+                self.line(out, run[at], lead)?;
+                at += 1;
+            } else {
+                writeln!(out, "{lead}{DIM}┊ … {hidden} more{DIM:#}")?;
+                at += hidden;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many entries from `at` on can be left out: a plain stretch, far enough from both ends of the run.
+    fn hidden_after(&self, run: &[&OutlineNode], at: usize) -> usize {
+        if self.whole || at < RUN_ENDS {
+            return 0;
+        }
+        let end = run.len().saturating_sub(RUN_ENDS);
+        let stretch = run.get(at..end).unwrap_or_default().iter().take_while(|node| self.is_plain(node)).count();
+        if stretch > 1 { stretch } else { 0 }
+    }
+
+    fn is_plain(&self, node: &OutlineNode) -> bool {
+        node.label.is_none() && node.kind != "compaction" && Some(node.seq) != self.outline.leaf
+    }
+
+    fn line(&self, out: &mut Out, node: &OutlineNode, lead: &str) -> Result<()> {
+        let style = role_style(short_kind(node.kind));
+        let dot = if node.on_path { "●" } else { "○" };
+        let (seq, kind) = (node.seq, short_kind(node.kind));
+        let label = node.label.as_deref().map_or(String::new(), |label| format!(" [{}]", clean(label)));
+        let leaf = if Some(seq) == self.outline.leaf { " ◀ leaf" } else { "" };
+        let used = lead.chars().count() + seq.to_string().len() + kind.len() + label.len() + leaf.len() + 5;
+        let text = fit(&node.text, out.width().saturating_sub(used).max(10));
+        let text_style = if node.kind == "compaction" { YELLOW } else { anstyle::Style::new() };
+        writeln!(
+            out,
+            "{DIM}{lead}{DIM:#}{GREEN}{dot}{GREEN:#} {DIM}{seq}{DIM:#} {style}{kind}{style:#}  \
+             {text_style}{text}{text_style:#}{BOLD}{label}{leaf}{BOLD:#}"
+        )?;
+        Ok(())
+    }
+}
+
+/// Message kinds by their role; the others by their own name.
+fn short_kind(kind: &str) -> &str {
+    match kind {
+        "user_message" => "user",
+        "assistant_message" => "assistant",
+        "tool_result" => "tool",
+        "system_note" => "note",
+        other => other,
+    }
+}

@@ -1,0 +1,116 @@
+//! `sapwood.toml`: the project's, found in the current directory or above it, and then the user's in Sapwood's home.
+//! Strict: a key that is not known is an error, because a typo that is ignored is a setting that is not in force.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::failure::{Failure, Result};
+
+const FILE_NAME: &str = "sapwood.toml";
+/// Largest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    Full,
+    Normal,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub store: Option<String>,
+    pub tenant: Option<String>,
+    /// Who the one at the keyboard is; `$USER` if not given.
+    pub user: Option<String>,
+    pub durability: Option<Durability>,
+    pub key_file: Option<PathBuf>,
+    /// Whether the OS keychain is asked for the key.
+    pub keychain: Option<bool>,
+}
+
+/// What holds here: the project's settings, and the user's where the project says nothing.
+pub fn load(start: &Path, home: &Path) -> Result<Config> {
+    let user = read(&home.join(FILE_NAME))?.unwrap_or_default();
+    let project = start.ancestors().map(|dir| dir.join(FILE_NAME)).find(|path| path.is_file());
+    let project = project.map(|path| read(&path)).transpose()?.flatten().unwrap_or_default();
+    Ok(project.or(user))
+}
+
+fn read(path: &Path) -> Result<Option<Config>> {
+    let size = match std::fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::file(path, &error)),
+    };
+    if size > FILE_BYTES_MAX {
+        return Err(invalid(path, &format!("it has {size} bytes, and the limit is {FILE_BYTES_MAX}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let config: Config = toml::from_str(&text).map_err(|error| invalid(path, error.to_string().trim()))?;
+    Ok(Some(config.anchored(path.parent().unwrap_or(Path::new(".")))))
+}
+
+fn invalid(path: &Path, why: &str) -> Failure {
+    Failure::new("config.invalid", format!("{}: {why}", path.display()))
+}
+
+impl Config {
+    fn or(self, other: Config) -> Config {
+        Config {
+            store: self.store.or(other.store),
+            tenant: self.tenant.or(other.tenant),
+            user: self.user.or(other.user),
+            durability: self.durability.or(other.durability),
+            key_file: self.key_file.or(other.key_file),
+            keychain: self.keychain.or(other.keychain),
+        }
+    }
+
+    /// A path in a file means the same wherever the command is started.
+    fn anchored(mut self, dir: &Path) -> Config {
+        self.key_file = self.key_file.map(|path| dir.join(path));
+        self.store = self.store.map(|url| match url.split_once(':') {
+            Some((scheme @ ("sqlite" | "jsonl"), path)) if !path.is_empty() => {
+                format!("{scheme}:{}", dir.join(path).display())
+            }
+            _ => url,
+        });
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, text: &str) {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join(FILE_NAME), text).unwrap();
+    }
+
+    #[test]
+    fn the_project_wins_over_the_user_key_by_key() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, project) = (temp.path().join("home"), temp.path().join("project"));
+        write(&home, "store = \"sqlite:mine.db\"\ntenant = \"acme\"\n");
+        write(&project, "store = \"jsonl:logs\"\ndurability = \"normal\"\n");
+        let deep = project.join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        let config = load(&deep, &home).unwrap();
+        assert_eq!(config.store.unwrap(), format!("jsonl:{}", project.join("logs").display()));
+        assert_eq!(config.tenant.as_deref(), Some("acme"));
+        assert_eq!(config.durability, Some(Durability::Normal));
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it_and_the_file() {
+        let temp = tempfile::tempdir().unwrap();
+        write(temp.path(), "stroe = \"memory:\"\n");
+        let failure = load(temp.path(), Path::new("/nonexistent")).unwrap_err();
+        assert_eq!(failure.code, "config.invalid");
+        assert!(failure.message.contains("stroe") && failure.message.contains(FILE_NAME), "{}", failure.message);
+    }
+}

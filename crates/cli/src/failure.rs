@@ -1,0 +1,173 @@
+//! What can go wrong, as the person at the terminal meets it: a stable code, what and why, a hint, an exit code.
+
+use std::path::Path;
+
+use sapwood::core::StoreError;
+use sapwood::formats::MessageError;
+
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// What the process says when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// The reader of our output went away (`sapwood ls | head -1`): nothing is wrong, and nothing is said.
+    Closed,
+    Failed,
+    Usage,
+    NotFound,
+    Conflict,
+    Denied,
+}
+
+impl Exit {
+    pub fn status(self) -> u8 {
+        match self {
+            Exit::Closed => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NotFound => 3,
+            Exit::Conflict => 4,
+            Exit::Denied => 5,
+        }
+    }
+
+    fn of(code: &str) -> Self {
+        match code {
+            "session.not_found" | "entry.not_found" | "blob.not_found" => Exit::NotFound,
+            "session.conflict" | "session.exists" | "session.stale_fence" | "session.leased"
+            | "session.archived" => Exit::Conflict,
+            "session.denied" => Exit::Denied,
+            "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
+            other if other.starts_with("input.") => Exit::Usage,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub code: &'static str,
+    pub message: String,
+    pub hint: String,
+    pub exit: Exit,
+}
+
+impl Failure {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: hint_for(code).to_owned(), exit: Exit::of(code) }
+    }
+
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: "input.usage", message: message.into(), hint: hint.into(), exit: Exit::Usage }
+    }
+
+    /// A file of the user's, not of the store's, that cannot be read or written.
+    pub fn file(path: &Path, error: &std::io::Error) -> Self {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => "file.not_found",
+            std::io::ErrorKind::StorageFull => "store.disk_full",
+            _ => "file.io",
+        };
+        Self::new(code, format!("{}: {error}", path.display()))
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// The same failure, with the place it happened at in front.
+    pub fn at(mut self, place: impl std::fmt::Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+}
+
+impl From<sapwood::Error> for Failure {
+    fn from(error: sapwood::Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<MessageError> for Failure {
+    fn from(error: MessageError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// Only our own output goes through `?` as a plain I/O error; files say which they are with [`Failure::file`].
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let mut failure = Self::new("output.failed", format!("the output cannot be written: {error}"));
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            failure.exit = Exit::Closed;
+        }
+        failure
+    }
+}
+
+fn hint_for(code: &str) -> &'static str {
+    match code {
+        "session.not_found" => "sapwood ls shows your sessions, sapwood new makes one",
+        "session.exists" => "give another --id, or none: a new one is made up",
+        "session.conflict" => "somebody else wrote to the session: look again with sapwood info, then retry",
+        "session.stale_fence" | "session.leased" => "another process writes this session: wait for it, then retry",
+        "session.denied" => "ask the session's owner to share it: sapwood share SESSION USER --role collaborator",
+        "session.archived" => "sapwood archive SESSION --reopen lets it go on",
+        "entry.not_found" => "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label",
+        "entry.misplaced" => "sapwood tree SESSION --all shows the entries that hang in the tree",
+        "blob.not_found" => "upload the bytes first: an entry can only refer to a blob that is there",
+        "address.ambiguous" => "give more characters of the id",
+        "input.role" => r#"a message is {"role": "user", "content": "…"}"#,
+        "input.unknown_key" => "remove the key, or put it where it belongs: nothing is dropped silently",
+        "input.inline_media" => "upload the bytes as a blob and refer to it by its hash",
+        "input.too_large" => "split it, or keep big content in a blob",
+        "input.invalid" => "sapwood help COMMAND shows what is accepted",
+        "config.invalid" => "sapwood.toml takes: store, tenant, user, durability, key_file, keychain",
+        "store.damaged" => "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived",
+        "store.too_new" => "upgrade sapwood; nothing was changed",
+        "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
+        "store.read_only" => "check the permissions of the file and of its directory",
+        "store.disk_full" => "free some space and retry: what was acknowledged is still there",
+        "store.busy" => "another process holds the store: retry, or see who has the file open",
+        "store.io" | "file.io" => "check that the path is right and that you may use it",
+        "store.backend" => "sapwood doctor checks the store",
+        "file.not_found" => "check the path",
+        "file.exists" => "--force overwrites it",
+        "key.readable" => "chmod 600 FILE",
+        "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
+        "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
+        "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",
+        "doctor.findings" => "sapwood doctor --repair rebuilds what is derived; the log itself is never changed",
+        "import.nothing" => "see the problems listed above; --from sapwood says what format to expect",
+        "output.failed" => "check where the output goes",
+        _ => "sapwood help shows the commands",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_exit_table_has_its_own_hint() {
+        for code in ["session.not_found", "session.conflict", "session.denied", "store.disk_full", "store.too_new"] {
+            assert_ne!(hint_for(code), hint_for("no such code"), "{code}");
+        }
+    }
+
+    #[test]
+    fn exit_codes_follow_the_contract() {
+        assert_eq!(Failure::new("session.not_found", "").exit.status(), 3);
+        assert_eq!(Failure::new("session.exists", "").exit.status(), 4);
+        assert_eq!(Failure::new("session.denied", "").exit.status(), 5);
+        assert_eq!(Failure::new("input.role", "").exit.status(), 2);
+        assert_eq!(Failure::new("store.io", "").exit.status(), 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! Where the key of an encrypted store comes from: SAPWOOD_KEY, a key file, or the OS keychain, in this order. Never
+//! from the command line, which other users of the machine can read.
+
+use std::path::Path;
+
+use sapwood::store::Key;
+
+use crate::failure::{Failure, Result};
+use crate::wiring::Place;
+
+/// Longest key that is read from a file.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// What our keys are filed under in the keychain.
+#[cfg(feature = "encryption")]
+const SERVICE: &str = "sapwood";
+
+pub fn find(place: &Place) -> Result<Option<Key>> {
+    if place.url.starts_with("memory:") {
+        return Ok(None);
+    }
+    let Some((source, key)) = from_anywhere(place)? else { return Ok(None) };
+    if !place.url.starts_with("sqlite:") {
+        let message = format!("{source} gives a key, and {} cannot be encrypted", place.url);
+        return Err(Failure::usage(message, "use a sqlite: store, or take the key away"));
+    }
+    if !cfg!(feature = "encryption") {
+        let message = format!("{source} gives a key, and this build of sapwood cannot encrypt");
+        return Err(Failure::new("build.feature", message));
+    }
+    Ok(Some(key))
+}
+
+fn from_anywhere(place: &Place) -> Result<Option<(String, Key)>> {
+    if let Some(text) = std::env::var_os("SAPWOOD_KEY").filter(|text| !text.is_empty()) {
+        let not_text = |_| Failure::usage("SAPWOOD_KEY is not valid UTF-8", "give the key as text");
+        let text = text.into_string().map_err(not_text)?;
+        return Ok(Some(("SAPWOOD_KEY".to_owned(), Key::new(text))));
+    }
+    if let Some(path) = &place.key_file {
+        return Ok(Some((path.display().to_string(), from_file(path)?)));
+    }
+    match (place.config.keychain, place.path()) {
+        (Some(true), Some(store)) => Ok(Some(("the keychain".to_owned(), from_keychain(store)?))),
+        _ => Ok(None),
+    }
+}
+
+fn from_file(path: &Path) -> Result<Key> {
+    let failed = |error: std::io::Error| Failure::file(path, &error);
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    refuse_readable_by_others(path, &metadata)?;
+    if metadata.len() > KEY_BYTES_MAX as u64 {
+        return Err(Failure::new("input.too_large", format!("{} is no key file: it is too large", path.display())));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    checked(text).map_err(|failure| failure.at(path.display()))
+}
+
+#[cfg(unix)]
+fn refuse_readable_by_others(path: &Path, metadata: &std::fs::Metadata) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let message = format!("the key file {} can be used by others (mode {mode:03o})", path.display());
+    Err(Failure::new("key.readable", message).with_hint(format!("chmod 600 {}", path.display())))
+}
+
+#[cfg(not(unix))]
+fn refuse_readable_by_others(_: &Path, _: &std::fs::Metadata) -> Result<()> {
+    Ok(())
+}
+
+/// A key is one line; the line break at its end is the editor's.
+pub fn checked(mut text: String) -> Result<Key> {
+    text.truncate(text.trim_end_matches(['\r', '\n']).len());
+    if text.is_empty() {
+        return Err(Failure::new("key.missing", "the key is empty"));
+    }
+    if text.contains(['\n', '\0']) {
+        return Err(Failure::usage("the key has more than one line", "put the key on one line"));
+    }
+    Ok(Key::new(text))
+}
+
+/// The name a store's key has in the keychain: its absolute path.
+#[cfg(feature = "encryption")]
+pub fn keychain_entry(store: &str) -> Result<keyring::Entry> {
+    let path = std::path::absolute(store).map_err(|error| Failure::file(Path::new(store), &error))?;
+    keyring::Entry::new(SERVICE, &path.display().to_string()).map_err(|error| keychain_failed(&error))
+}
+
+#[cfg(feature = "encryption")]
+pub fn keychain_failed(error: &keyring::Error) -> Failure {
+    match error {
+        keyring::Error::NoEntry => Failure::new("key.missing", "the keychain has no key for this store"),
+        other => Failure::new("key.keychain", format!("the keychain cannot be used: {other}"))
+            .with_hint("unlock it, or use SAPWOOD_KEY or a key file instead"),
+    }
+}
+
+#[cfg(feature = "encryption")]
+fn from_keychain(store: &str) -> Result<Key> {
+    let text = keychain_entry(store)?.get_password().map_err(|error| keychain_failed(&error))?;
+    checked(text)
+}
+
+#[cfg(not(feature = "encryption"))]
+fn from_keychain(_: &str) -> Result<Key> {
+    Err(Failure::new("build.feature", "keychain = true, and this build of sapwood cannot use the keychain"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key_file(mode: u32, text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused_with_the_way_to_mend_it() {
+        for mode in [0o640, 0o604, 0o660] {
+            let failure = from_file(key_file(mode, "secret\n").path()).unwrap_err();
+            assert_eq!(failure.code, "key.readable");
+            assert!(failure.hint.starts_with("chmod 600 "), "{}", failure.hint);
+        }
+        assert!(from_file(key_file(0o600, "secret\n").path()).is_ok());
+    }
+
+    #[test]
+    fn an_empty_key_is_no_key() {
+        assert_eq!(from_file(key_file(0o600, "\n").path()).unwrap_err().code, "key.missing");
+    }
+}

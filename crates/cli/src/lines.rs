@@ -1,0 +1,44 @@
+//! Lines of a stream, with a limit on their length, so that a line without end does not fill the memory.
+
+use std::io::BufRead;
+
+/// Puts the next line, with its line break, into `line`; of a line that is longer than `limit_bytes` only that much and
+/// one byte more, so that the caller sees it is too long. `false` at the end.
+pub fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>, limit_bytes: usize) -> std::io::Result<bool> {
+    line.clear();
+    let mut seen = false;
+    loop {
+        let chunk = match from.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if chunk.is_empty() {
+            return Ok(seen);
+        }
+        seen = true;
+        let end = chunk.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(chunk.len(), |end| end + 1);
+        let room = (limit_bytes + 1).saturating_sub(line.len());
+        line.extend_from_slice(&chunk[..used.min(room)]);
+        from.consume(used);
+        if end.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_whole_and_long_ones_are_cut() {
+        let mut from = std::io::BufReader::with_capacity(3, &b"one\n\nlonger than the limit\nlast"[..]);
+        let (mut line, mut lines) = (Vec::new(), Vec::new());
+        while read_line(&mut from, &mut line, 6).unwrap() {
+            lines.push(String::from_utf8(line.clone()).unwrap());
+        }
+        assert_eq!(lines, ["one\n", "\n", "longer ", "last"]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Everything that is printed. Data goes through [`Out`] to stdout; failures go through [`report`] to stderr.
+//!
+//! A transcript is untrusted text: before it reaches a terminal, [`clean`] takes away what a terminal would obey.
+//! Colours are ours alone; anstream drops them when stdout is not a terminal or NO_COLOR is set.
+
+use std::borrow::Cow;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::failure::{Exit, Failure, Result};
+
+pub const BOLD: Style = Style::new().bold();
+pub const DIM: Style = Style::new().dimmed();
+pub const GREEN: Style = AnsiColor::Green.on_default();
+pub const CYAN: Style = AnsiColor::Cyan.on_default();
+pub const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub const RED: Style = AnsiColor::Red.on_default();
+pub const MATCH: Style = AnsiColor::Yellow.on_default().bold();
+
+/// Width that is assumed where nobody looks.
+const WIDTH_DEFAULT: usize = 100;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// Standard output, buffered. Whoever writes flushes when a reader waits; the end of a command flushes always.
+pub struct Out {
+    pub format: Format,
+    /// The terminal's width in columns, if it is one.
+    pub terminal: Option<usize>,
+    stream: BufWriter<Box<dyn Write>>,
+}
+
+impl Out {
+    pub fn new(format: Format) -> Self {
+        let stdout = std::io::stdout();
+        let width = || terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
+        let terminal = stdout.is_terminal().then(width);
+        let stream: Box<dyn Write> = match format {
+            Format::Text => Box::new(anstream::AutoStream::auto(stdout)),
+            Format::Json => Box::new(stdout),
+        };
+        Self { format, terminal, stream: BufWriter::with_capacity(1 << 16, stream) }
+    }
+
+    pub fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// One line of JSON.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
+        serde_json::to_writer(&mut self.stream, value).map_err(std::io::Error::from)?;
+        Ok(self.stream.write_all(b"\n")?)
+    }
+
+    /// Columns that text should fit in; without end when nobody looks at a terminal.
+    pub fn width(&self) -> usize {
+        self.terminal.unwrap_or(usize::MAX)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Says what went wrong, and gives the exit code. Whoever closed our output is not told about it.
+pub fn report(failure: &Failure, format: Format) -> ExitCode {
+    let mut stderr = anstream::AutoStream::auto(std::io::stderr());
+    // If stderr is gone too there is nobody left to tell: the exit code has to do.
+    let _ = match (failure.exit, format) {
+        (Exit::Closed, _) => Ok(()),
+        (_, Format::Json) => {
+            let Failure { code, message, hint, .. } = failure;
+            let error = serde_json::json!({ "error": { "code": code, "message": message, "hint": hint } });
+            writeln!(stderr, "{error}")
+        }
+        (_, Format::Text) => {
+            writeln!(stderr, "{RED}error:{RED:#} {}\n  {DIM}hint:{DIM:#} {}", clean(&failure.message), failure.hint)
+        }
+    };
+    ExitCode::from(failure.exit.status())
+}
+
+/// A note for the person at the terminal, beside the data. Silent with `--json`.
+pub fn note(format: Format, text: &str) {
+    if format == Format::Text {
+        let _ = writeln!(anstream::AutoStream::auto(std::io::stderr()), "{DIM}{}{DIM:#}", clean(text));
+    }
+}
+
+/// Text without what a terminal would obey: escapes, and every control character but line breaks and tabs.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    if text.chars().all(harmless) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().filter(|c| *c != '\r').map(|c| if harmless(c) { c } else { '\u{fffd}' }).collect())
+}
+
+/// One line that fits into so many columns.
+pub fn fit(text: &str, columns: usize) -> String {
+    let line = clean(text).replace(['\n', '\t'], " ");
+    if line.width() <= columns {
+        return line;
+    }
+    let (mut short, mut used) = (String::new(), 1);
+    for c in line.chars() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            break;
+        }
+        short.push(c);
+    }
+    short.push('…');
+    short
+}
+
+/// A table with columns as wide as their widest cell; `flexible` gives way when the terminal is too narrow.
+pub fn table(out: &mut Out, head: &[&str], rows: &[Vec<String>], flexible: usize) -> Result<()> {
+    let cell_width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..head.len()).map(|at| cell_width(at).max(head[at].width())).collect();
+    let gaps = 2 * (head.len() - 1);
+    let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(out.width());
+    widths[flexible] = widths[flexible].saturating_sub(over).max(head[flexible].width()).max(8);
+    if out.terminal.is_some() {
+        let titles: Vec<String> = head.iter().map(|title| (*title).to_owned()).collect();
+        writeln!(out, "{DIM}{}{DIM:#}", aligned(&titles, &widths))?;
+    }
+    for row in rows {
+        writeln!(out, "{}", aligned(row, &widths))?;
+    }
+    Ok(())
+}
+
+fn aligned(cells: &[String], widths: &[usize]) -> String {
+    let mut line = String::new();
+    for (cell, width) in cells.iter().zip(widths) {
+        let cell = fit(cell, *width);
+        let gap = width.saturating_sub(cell.width()) + 2;
+        line.push_str(&cell);
+        line.push_str(&" ".repeat(gap));
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+/// How long ago, in the largest unit that says something.
+pub fn age(at_ms: i64, now_ms: i64) -> String {
+    let seconds = (now_ms - at_ms).max(0) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        86_400..2_592_000 => format!("{} d", seconds / 86_400),
+        _ => local_time(at_ms).chars().take(10).collect(),
+    }
+}
+
+/// Local time, to the second.
+pub fn local_time(at_ms: i64) -> String {
+    match jiff::Timestamp::from_millisecond(at_ms) {
+        Ok(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => format!("{at_ms} ms"),
+    }
+}
+
+/// Billionths of a dollar, as people write money.
+pub fn cost(nano_usd: u64) -> String {
+    let dollars = nano_usd as f64 / 1e9;
+    match nano_usd {
+        0 => "$0".to_owned(),
+        1..10_000_000 => format!("${dollars:.4}"),
+        _ => format!("${dollars:.2}"),
+    }
+}
+
+pub fn plural(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ if noun.ends_with('y') => format!("{count} {}ies", noun.trim_end_matches('y')),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_away() {
+        assert_eq!(clean("a\u{1b}[31mb\r\nc\u{9b}0m"), "a\u{fffd}[31mb\nc\u{fffd}0m");
+        assert_eq!(clean("tab\tand\nline"), "tab\tand\nline");
+    }
+
+    #[test]
+    fn text_is_cut_by_columns_and_not_by_bytes() {
+        assert_eq!(fit("hello", 5), "hello");
+        assert_eq!(fit("hello", 4), "hel…");
+        assert_eq!(fit("日本語です", 5), "日本…");
+        assert_eq!(fit("a\nb", 9), "a b");
+    }
+
+    #[test]
+    fn ages_and_costs_read_well() {
+        assert_eq!(age(0, 59_999), "59 s");
+        assert_eq!(age(0, 7_200_000), "2 h");
+        assert_eq!(cost(12_300_000), "$0.01");
+        assert_eq!(cost(1_230_000), "$0.0012");
+        assert_eq!(plural(2, "entry"), "2 entries");
+    }
+}

@@ -1,0 +1,129 @@
+//! The only place that knows concrete types: options, environment and configuration become an engine and a scope.
+
+use std::path::{Path, PathBuf};
+
+use sapwood::core::id::UserName;
+use sapwood::store::{Durability, OpenOptions};
+use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
+
+use crate::args::Global;
+use crate::config::{self, Config};
+use crate::failure::{Failure, Result};
+use crate::key;
+use crate::render::{Format, Out};
+
+/// What every command works with.
+pub struct App {
+    pub engine: Engine,
+    pub scope: Scope,
+    pub out: Out,
+}
+
+/// Where things are, before anything is opened.
+pub struct Place {
+    pub url: String,
+    pub config: Config,
+    pub key_file: Option<PathBuf>,
+    /// Whether the store is the default one, in Sapwood's own home.
+    home: Option<PathBuf>,
+}
+
+impl App {
+    pub fn open(global: &Global) -> Result<Self> {
+        let place = Place::find(global)?;
+        let scope = scope_of(global, &place.config)?;
+        if let Some(home) = &place.home {
+            create_home(home)?;
+        }
+        let durability = match place.config.durability {
+            Some(config::Durability::Normal) => Durability::Normal,
+            Some(config::Durability::Full) | None => Durability::Full,
+        };
+        let options = OpenOptions { durability, key: key::find(&place)? };
+        let engine = sapwood::open_engine(&place.url, options)?;
+        Ok(Self { engine, scope, out: Out::new(global.format()) })
+    }
+
+    pub async fn session(&self, given: &str) -> Result<SessionId> {
+        Ok(self.engine.find_session(&self.scope, given).await?)
+    }
+
+    pub fn format(&self) -> Format {
+        self.out.format
+    }
+}
+
+impl Place {
+    pub fn find(global: &Global) -> Result<Self> {
+        let home = home_dir(global)?;
+        let here = std::env::current_dir().map_err(|error| Failure::file(Path::new("."), &error))?;
+        let config = config::load(&here, &home)?;
+        let key_file = global.key_file.clone().filter(|path| !path.as_os_str().is_empty());
+        let key_file = key_file.or_else(|| config.key_file.clone());
+        // An empty variable is an unset one: that is how people switch it off for one command.
+        let given = global.store.clone().filter(|url| !url.is_empty()).or_else(|| config.store.clone());
+        Ok(match given {
+            Some(url) => Self { url, config, key_file, home: None },
+            None => {
+                let url = format!("sqlite:{}", home.join("sapwood.db").display());
+                Self { url, config, key_file, home: Some(home) }
+            }
+        })
+    }
+
+    /// The path of a store that is a file or a directory.
+    pub fn path(&self) -> Option<&str> {
+        self.url.split_once(':').map(|(_, path)| path).filter(|path| !path.is_empty())
+    }
+}
+
+fn scope_of(global: &Global, config: &Config) -> Result<Scope> {
+    let tenant = match global.tenant.as_ref().or(config.tenant.as_ref()) {
+        Some(tenant) => tenant.parse().map_err(sapwood::Error::from)?,
+        None => TenantId::local(),
+    };
+    if let Some(user) = &global.as_user {
+        return Ok(Scope::user(tenant, user.parse().map_err(sapwood::Error::from)?));
+    }
+    let user = match &config.user {
+        Some(user) => user.parse().map_err(sapwood::Error::from)?,
+        None => login_name()?,
+    };
+    Ok(Scope::operator(tenant, Principal::User(user)))
+}
+
+/// The name this person has on this machine; some machines have names that Sapwood does not take.
+fn login_name() -> Result<UserName> {
+    let name = std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_default();
+    Ok(name.parse().or_else(|_| "local".parse()).map_err(sapwood::Error::from)?)
+}
+
+fn home_dir(global: &Global) -> Result<PathBuf> {
+    if let Some(home) = global.home.clone().filter(|home| !home.as_os_str().is_empty()) {
+        return Ok(home);
+    }
+    platform_data_dir().ok_or_else(|| {
+        Failure::usage("there is no home directory to keep sessions in", "give one with --home or SAPWOOD_HOME")
+    })
+}
+
+fn platform_data_dir() -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if cfg!(target_os = "macos") {
+        var("HOME").map(|home| home.join("Library/Application Support/Sapwood"))
+    } else if cfg!(windows) {
+        var("LOCALAPPDATA").map(|data| data.join("Sapwood"))
+    } else {
+        let data = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|home| home.join(".local/share")));
+        data.map(|data| data.join("sapwood"))
+    }
+}
+
+/// Sessions are private: nobody else on this machine may look into the directory.
+fn create_home(home: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(home).map_err(|error| Failure::file(home, &error))
+}

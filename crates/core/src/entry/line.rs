@@ -1,0 +1,261 @@
+//! An entry as one line of a JSONL file: a flat object whose envelope stands directly behind the type.
+//!
+//! ```text
+//! {"type":"user_message","seq":1,"id":"…","parent_id":null,"timestamp":1700000000000,"by":"user:ana","parts":[…]}
+//! ```
+//!
+//! The JSONL store keeps its log so, and export and import speak the same. What [`read_line`] hands out is canonical:
+//! a body that was written by hand, with other spacing or another order of keys, becomes the one this version writes.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, CodecError};
+use super::{Body, Draft, Kind, Record};
+use crate::id::{EntryId, Seq, TimestampMs, TurnId};
+use crate::scope::Principal;
+
+/// What only a store writes into a line, beside the entry itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extra<'a> {
+    /// The line's format version, where it differs from its file's.
+    pub version: Option<u32>,
+    /// The idempotency key of the append; on the last line of its batch.
+    pub key: Option<&'a str>,
+    /// The batch goes on in the next line: without that one, this one does not count (I4).
+    pub more: bool,
+}
+
+/// A line, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Our own writer always gives it; other tools may not.
+    pub seq: Option<Seq>,
+    pub id: EntryId,
+    pub parent_id: Option<EntryId>,
+    pub at: TimestampMs,
+    pub by: Option<Principal>,
+    pub turn: Option<TurnId>,
+    pub key: Option<String>,
+    pub more: bool,
+    pub body: Body,
+}
+
+impl Line {
+    /// The body's canonical bytes.
+    pub fn encoded(&self) -> Vec<u8> {
+        codec::encode(&self.body)
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.body.kind()
+    }
+
+    /// The entry as something that can be appended, with the id, time and author it had.
+    pub fn into_draft(self) -> Draft {
+        Draft { id: Some(self.id), at: self.at, by: self.by, turn: self.turn, body: self.body }
+    }
+}
+
+#[derive(Serialize)]
+struct EnvelopeOut<'a> {
+    seq: Seq,
+    id: EntryId,
+    parent_id: Option<EntryId>,
+    timestamp: TimestampMs,
+    by: &'a Principal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<TurnId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "crate::content::is_false")]
+    more: bool,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeIn {
+    #[serde(default)]
+    seq: Option<Seq>,
+    id: EntryId,
+    #[serde(default)]
+    parent_id: Option<EntryId>,
+    timestamp: TimestampMs,
+    #[serde(default)]
+    by: Option<Principal>,
+    #[serde(default)]
+    turn: Option<TurnId>,
+    #[serde(default)]
+    version: Option<u32>,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    more: bool,
+}
+
+/// Writes one record as a line, the line break included. `parent_id` is the id of the entry at `meta.parent`.
+pub fn write_line(record: &Record, parent_id: Option<EntryId>, out: &mut Vec<u8>) {
+    write_line_with(record, parent_id, Extra::default(), out);
+}
+
+/// [`write_line`], with what only a store adds. Returns where in `out` the body's own fields begin: from there to the
+/// line break the bytes are those of the body behind its type.
+pub fn write_line_with(
+    record: &Record,
+    parent_id: Option<EntryId>,
+    extra: Extra<'_>,
+    out: &mut Vec<u8>,
+) -> usize {
+    let meta = &record.meta;
+    let head = type_head(meta.kind);
+    out.extend_from_slice(head.as_bytes());
+    let envelope_start = out.len();
+    let envelope = EnvelopeOut {
+        seq: meta.seq,
+        id: meta.id,
+        parent_id,
+        timestamp: meta.at,
+        by: &meta.by,
+        turn: meta.turn,
+        version: extra.version,
+        key: extra.key,
+        more: extra.more,
+    };
+    serde_json::to_writer(&mut *out, &envelope).expect("an envelope holds strings and numbers only");
+    // The envelope's own braces: the opening one becomes the comma, the closing one goes.
+    out[envelope_start] = b',';
+    out.pop();
+    let fields_start = out.len();
+    let fields = record.body.strip_prefix(head.as_bytes()).unwrap_or(b"}");
+    // JSON that is kept as its own text may hold line breaks; outside strings they are mere space.
+    out.extend(fields.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
+    out.push(b'\n');
+    fields_start
+}
+
+/// How the bytes of a body, and a line, of this kind begin.
+pub fn type_head(kind: Kind) -> String {
+    format!("{{\"type\":\"{}\"", kind.as_str())
+}
+
+/// Reads one line, with or without its line break, of a file that has this format version.
+pub fn read_line(version: u32, line: &[u8]) -> Result<Line, CodecError> {
+    let kind = codec::peek_kind(line)?;
+    let malformed = |source| CodecError::Malformed { kind, source };
+    let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
+    // Bodies ignore keys they do not know, so the envelope does not disturb them.
+    let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
+    Ok(Line {
+        seq: envelope.seq,
+        id: envelope.id,
+        parent_id: envelope.parent_id,
+        at: envelope.timestamp,
+        by: envelope.by,
+        turn: envelope.turn,
+        key: envelope.key,
+        more: envelope.more,
+        body,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CustomInfo, Graft, GraftWhat, LOG_VERSION, LeafMoved, Meta, UserMessage};
+    use super::*;
+    use crate::content::{Json, Part};
+
+    fn record(body: impl Into<Body>) -> Record {
+        let body = body.into();
+        let meta = Meta {
+            seq: Seq(7),
+            id: EntryId::mint(TimestampMs(1_700_000_000_000), 42),
+            parent: Some(Seq(6)),
+            at: TimestampMs(1_700_000_000_000),
+            by: "user:ana".parse().unwrap(),
+            turn: Some(TurnId::mint(TimestampMs(1), 1)),
+            kind: body.kind(),
+        };
+        Record { meta, version: LOG_VERSION, body: codec::encode(&body) }
+    }
+
+    fn parent() -> EntryId {
+        EntryId::mint(TimestampMs(1_600_000_000_000), 1)
+    }
+
+    #[test]
+    fn a_line_reads_back_as_the_record_it_was() {
+        let graft = Graft {
+            source: "other".parse().unwrap(),
+            upto: parent(),
+            what: GraftWhat::Artifact { name: "a \"b\"".to_owned() },
+        };
+        let said = UserMessage { parts: vec![Part::text("one\ntwo")], origin: None };
+        let bodies: [Body; 3] = [said.into(), graft.into(), LeafMoved { to: None }.into()];
+        for body in bodies {
+            let record = record(body.clone());
+            let mut out = Vec::new();
+            write_line(&record, Some(parent()), &mut out);
+            assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+            let line = read_line(LOG_VERSION, &out).unwrap();
+            assert_eq!((line.seq, line.id, line.parent_id), (Some(Seq(7)), record.meta.id, Some(parent())));
+            assert_eq!(
+                (line.at, line.by.clone(), line.turn),
+                (record.meta.at, Some(record.meta.by.clone()), record.meta.turn)
+            );
+            assert_eq!(line.encoded(), record.body);
+            assert_eq!(line.body, body);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_line_are_those_of_the_body() {
+        let record = record(UserMessage { parts: vec![Part::text("hi")], origin: None });
+        let mut out = b"before".to_vec();
+        let extra = Extra { key: Some("k"), more: true, version: None };
+        let fields = write_line_with(&record, None, extra, &mut out);
+        let body = [type_head(Kind::UserMessage).as_bytes(), &out[fields..out.len() - 1]].concat();
+        assert_eq!(body, record.body);
+        let line = read_line(LOG_VERSION, &out[6..]).unwrap();
+        assert_eq!((line.key.as_deref(), line.more, line.parent_id), (Some("k"), true, None));
+    }
+
+    #[test]
+    fn json_with_line_breaks_stays_on_one_line() {
+        let data = Json::parse("{\n  \"a\": [1,\r\n 2]\n}").unwrap();
+        let record = record(CustomInfo { custom_type: "x".to_owned(), data: data.clone() });
+        let mut out = Vec::new();
+        write_line(&record, None, &mut out);
+        assert_eq!(out.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count(), 1);
+        let Body::CustomInfo(info) = read_line(LOG_VERSION, &out).unwrap().body else {
+            panic!("another kind")
+        };
+        assert_eq!(info.data.to_value(), data.to_value());
+    }
+
+    #[test]
+    fn a_line_written_by_hand_becomes_canonical() {
+        let id = parent();
+        let text = format!(
+            r#"{{ "parts" : [{{"text":"hi","type":"text"}}], "timestamp": 5, "id": "{id}", "type": "user_message" }}"#
+        );
+        let line = read_line(LOG_VERSION, text.as_bytes()).unwrap();
+        assert_eq!(line.encoded(), br#"{"type":"user_message","parts":[{"type":"text","text":"hi"}]}"#);
+        assert_eq!((line.seq, line.by, line.parent_id), (None, None, None));
+    }
+
+    #[test]
+    fn a_line_without_an_id_or_of_no_known_type_is_refused() {
+        assert!(read_line(LOG_VERSION, br#"{"type":"user_message","timestamp":1,"parts":[]}"#).is_err());
+        assert!(matches!(read_line(LOG_VERSION, br#"{"type":"hm"}"#), Err(CodecError::UnknownType(_))));
+        assert!(read_line(LOG_VERSION, br#"{"type":"user_mess"#).is_err());
+    }
+
+    #[test]
+    fn a_line_may_be_of_an_older_version_than_its_file_and_the_other_way_round() {
+        let id = parent();
+        let old = format!(r#"{{"type":"user_message","id":"{id}","timestamp":5,"text":"hi"}}"#);
+        assert_eq!(read_line(1, old.as_bytes()).unwrap().body.text(), "hi");
+        let new = format!(r#"{{"type":"user_message","id":"{id}","timestamp":5,"version":2,"parts":[]}}"#);
+        assert_eq!(read_line(1, new.as_bytes()).unwrap().body.text(), "");
+    }
+}

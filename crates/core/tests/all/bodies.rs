@@ -1,0 +1,271 @@
+//! Random bodies of every kind.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option::of;
+use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
+use sapwood_core::content::{BlobRef, Json, Part, Reasoning};
+use sapwood_core::entry::*;
+use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId};
+
+/// A random body of this kind. No wildcard: a new kind has to be added here too.
+pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
+    match kind {
+        Kind::UserMessage => user_message().boxed(),
+        Kind::AssistantMessage => assistant_message().boxed(),
+        Kind::ToolResult => tool_result().boxed(),
+        Kind::SystemNote => {
+            (text(), of(text())).prop_map(|(text, reason)| SystemNote { text, reason }.into()).boxed()
+        }
+        Kind::CustomMessage => custom_message().boxed(),
+        Kind::Compaction => compaction().boxed(),
+        Kind::BranchSummary => branch_summary().boxed(),
+        Kind::ModelChanged => text().prop_map(|model| ModelChanged { model }.into()).boxed(),
+        Kind::ThinkingChanged => text().prop_map(|level| ThinkingChanged { level }.into()).boxed(),
+        Kind::SkillsChanged => texts().prop_map(|active| SkillsChanged { active }.into()).boxed(),
+        Kind::ContextChanged => context_changed().boxed(),
+        Kind::Graft => graft().boxed(),
+        Kind::LeafMoved => of(entry_id()).prop_map(|to| LeafMoved { to }.into()).boxed(),
+        Kind::Label => {
+            (entry_id(), of(text())).prop_map(|(target, text)| Label { target, text }.into()).boxed()
+        }
+        Kind::SessionNamed => text().prop_map(|title| SessionNamed { title }.into()).boxed(),
+        Kind::CustomInfo => {
+            (text(), json()).prop_map(|(custom_type, data)| CustomInfo { custom_type, data }.into()).boxed()
+        }
+        Kind::TurnStarted => of(text()).prop_map(|trace_id| TurnStarted { trace_id }.into()).boxed(),
+        Kind::TurnEnded => turn_ended().boxed(),
+        Kind::Round => round().boxed(),
+        Kind::ApprovalAsked => approval_asked().boxed(),
+        Kind::ApprovalAnswered => approval_answered().boxed(),
+        Kind::ArtifactPut => artifact_put().boxed(),
+        Kind::MemberChanged => member_changed().boxed(),
+        Kind::StateChanged => state_changed().boxed(),
+        Kind::Exported => {
+            (text(), any::<u32>()).prop_map(|(format, entries)| Exported { format, entries }.into()).boxed()
+        }
+    }
+}
+
+pub fn any_body() -> impl Strategy<Value = Body> {
+    proptest::sample::select(Kind::ALL).prop_flat_map(body_of)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![any::<String>(), Just(String::new()), Just("\u{2028}\"\\\n\t\u{0}{}".to_owned())]
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    vec(text(), 0..3)
+}
+
+fn entry_id() -> impl Strategy<Value = EntryId> {
+    any::<[u8; 16]>().prop_map(EntryId::from_bytes)
+}
+
+/// JSON as others write it: with spaces, odd numbers, escapes and repeated keys, all of which must stay.
+fn json() -> impl Strategy<Value = Json> {
+    let fixed = [
+        "null",
+        "true",
+        "-0.0",
+        "1e400",
+        "1.10",
+        "123456789012345678901234567890",
+        r#""\u00e9\/""#,
+        r#"{ "z" : 1.0 , "a":[ ] , "a" : { } }"#,
+        "[\n  1,\n  2\n]",
+    ];
+    let made = text().prop_map(|text| Json::from_value(&serde_json::json!({ "b": text, "a": [1, null] })));
+    prop_oneof![proptest::sample::select(fixed.to_vec()).prop_map(|text| Json::parse(text).unwrap()), made]
+}
+
+fn blob_ref() -> impl Strategy<Value = BlobRef> {
+    let fields = (any::<[u8; 32]>(), text(), of(text()), any::<u64>(), of(any::<u64>()));
+    fields.prop_map(|(hash, mime, name, bytes, duration_ms)| BlobRef {
+        blob: BlobHash::from_bytes(hash),
+        mime,
+        name,
+        bytes,
+        duration_ms,
+    })
+}
+
+fn parts() -> impl Strategy<Value = Vec<Part>> {
+    let part = prop_oneof![
+        text().prop_map(Part::text),
+        (text(), any::<bool>()).prop_map(|(text, redacted)| Part::Reasoning(Reasoning { text, redacted })),
+        (text(), text(), json()).prop_map(|(call_id, name, input)| Part::tool_call(call_id, name, input)),
+        blob_ref().prop_map(Part::Media),
+    ];
+    vec(part, 0..4)
+}
+
+fn usage() -> impl Strategy<Value = Usage> {
+    let fields = (any::<u64>(), 0_u64..3, 0_u64..3, 0_u64..3, any::<u64>());
+    fields.prop_map(|(input, output, cache_read, cache_write, reasoning)| Usage {
+        input,
+        output,
+        cache_read,
+        cache_write,
+        reasoning,
+    })
+}
+
+fn details() -> impl Strategy<Value = Details> {
+    (texts(), texts(), texts(), texts(), texts()).prop_map(
+        |(files_read, files_changed, facts, decisions, open_items)| Details {
+            files_read,
+            files_changed,
+            facts,
+            decisions,
+            open_items,
+        },
+    )
+}
+
+fn user_message() -> impl Strategy<Value = Body> {
+    let origin = (text(), of(text()), vec(blob_ref(), 0..2))
+        .prop_map(|(channel, reply_to, attachments)| Origin { channel, reply_to, attachments });
+    (parts(), of(origin)).prop_map(|(parts, origin)| UserMessage { parts, origin }.into())
+}
+
+fn assistant_message() -> impl Strategy<Value = Body> {
+    let stops = [Stop::Stop, Stop::Length, Stop::ToolUse, Stop::ContentFilter, Stop::Error, Stop::Aborted];
+    let fields =
+        (parts(), of(text()), of(usage()), of(any::<u64>()), proptest::sample::select(stops.to_vec()));
+    fields.prop_map(|(parts, model, usage, cost_nano_usd, stop)| {
+        AssistantMessage { parts, model, usage, cost_nano_usd, stop }.into()
+    })
+}
+
+fn tool_result() -> impl Strategy<Value = Body> {
+    let fields = (text(), of(text()), parts(), any::<[bool; 2]>(), of(any::<u64>()), of(blob_ref()));
+    fields.prop_map(|(call_id, tool, parts, [is_error, interrupted], duration_ms, full)| {
+        ToolResult { call_id, tool, parts, is_error, duration_ms, interrupted, full }.into()
+    })
+}
+
+fn custom_message() -> impl Strategy<Value = Body> {
+    let fields = (text(), parts(), any::<bool>(), of(json()));
+    fields.prop_map(|(custom_type, parts, display, details)| {
+        CustomMessage { custom_type, parts, display, details }.into()
+    })
+}
+
+fn compaction() -> impl Strategy<Value = Body> {
+    use sapwood_core::entry::Strategy as Made;
+    let strategies = [
+        Made::Truncate,
+        Made::ObservationMask,
+        Made::Llm,
+        Made::Custom,
+        Made::Trim,
+        Made::Prune,
+        Made::Imported,
+    ];
+    let triggers =
+        [Trigger::Manual, Trigger::Pressure, Trigger::Overflow, Trigger::Inactivity, Trigger::Imported];
+    let how = (proptest::sample::select(strategies.to_vec()), proptest::sample::select(triggers.to_vec()));
+    let fields =
+        (of(text()), of(entry_id()), how, of(any::<u64>()), of(any::<u64>()), details(), any::<bool>());
+    fields.prop_map(
+        |(summary, first_kept, (strategy, trigger), tokens_before, tokens_after, details, from_hook)| {
+            Compaction {
+                summary,
+                first_kept,
+                strategy,
+                trigger,
+                tokens_before,
+                tokens_after,
+                details,
+                from_hook,
+            }
+            .into()
+        },
+    )
+}
+
+fn branch_summary() -> impl Strategy<Value = Body> {
+    (text(), of(entry_id()), details(), any::<bool>()).prop_map(|(summary, from, details, from_hook)| {
+        BranchSummary { summary, from, details, from_hook }.into()
+    })
+}
+
+fn context_changed() -> impl Strategy<Value = Body> {
+    let variables = btree_map(text(), text(), 0..3);
+    (of(text()), of(text()), of(variables))
+        .prop_map(|(system, cwd, variables)| ContextChanged { system, cwd, variables }.into())
+}
+
+fn graft() -> impl Strategy<Value = Body> {
+    let what = prop_oneof![
+        text().prop_map(|name| GraftWhat::Artifact { name }),
+        Just(GraftWhat::Digest),
+        any::<(u32, u32)>().prop_map(|(first, last)| GraftWhat::Rounds { first, last }),
+    ];
+    (session_id(), entry_id(), what).prop_map(|(source, upto, what)| Graft { source, upto, what }.into())
+}
+
+fn session_id() -> impl Strategy<Value = SessionId> {
+    "[a-z0-9][a-zA-Z0-9._:@+-]{0,20}".prop_map(|name| name.parse().unwrap())
+}
+
+fn principal() -> impl Strategy<Value = Principal> {
+    let names = || "[a-z0-9][a-z.:@+-]{0,9}";
+    prop_oneof![
+        names().prop_map(|name| Principal::User(name.parse().unwrap())),
+        names().prop_map(|name| Principal::Agent(name.parse().unwrap())),
+        Just(Principal::System),
+    ]
+}
+
+fn turn_ended() -> impl Strategy<Value = Body> {
+    let outcomes = [Outcome::Completed, Outcome::Cancelled, Outcome::Failed, Outcome::Limited];
+    let fields = (proptest::sample::select(outcomes.to_vec()), of(text()), of(usage()), of(any::<u64>()));
+    fields.prop_map(|(outcome, code, usage, cost_nano_usd)| {
+        TurnEnded { outcome, code, usage, cost_nano_usd }.into()
+    })
+}
+
+fn round() -> impl Strategy<Value = Body> {
+    let kinds = [ActionKind::Answer, ActionKind::Tool, ActionKind::Delegate, ActionKind::AskUser];
+    let action =
+        (proptest::sample::select(kinds.to_vec()), text()).prop_map(|(kind, what)| Action { kind, what });
+    let states = [RoundStatus::Ok, RoundStatus::Error, RoundStatus::Interrupted];
+    let result = (proptest::sample::select(states.to_vec()), any::<u64>(), of(any::<u64>()))
+        .prop_map(|(status, tokens, cost_nano_usd)| RoundResult { status, tokens, cost_nano_usd });
+    let confidence = prop_oneof![0.0_f32..=1.0, Just(0.0), Just(1.0), Just(0.1)];
+    let fields = (any::<u32>(), action, of(result), of(confidence), of(text()));
+    fields.prop_map(|(number, action, result, confidence, trace_id)| {
+        Round { number, action, result, confidence, trace_id }.into()
+    })
+}
+
+fn approval_asked() -> impl Strategy<Value = Body> {
+    let fields = (text(), text(), of(text()), of(json()));
+    fields.prop_map(|(approval, question, call_id, details)| {
+        ApprovalAsked { approval, question, call_id, details }.into()
+    })
+}
+
+fn approval_answered() -> impl Strategy<Value = Body> {
+    let answer = prop_oneof![Just(ApprovalAnswer::Approved), Just(ApprovalAnswer::Denied)];
+    (text(), answer, of(text()))
+        .prop_map(|(approval, answer, reason)| ApprovalAnswered { approval, answer, reason }.into())
+}
+
+fn artifact_put() -> impl Strategy<Value = Body> {
+    let usage = prop_oneof![Just(ArtifactUse::Input), Just(ArtifactUse::Artifact)];
+    (text(), usage, blob_ref()).prop_map(|(name, usage, content)| ArtifactPut { name, usage, content }.into())
+}
+
+fn member_changed() -> impl Strategy<Value = Body> {
+    let role = prop_oneof![Just(Role::Reader), Just(Role::Collaborator), Just(Role::Owner)];
+    (principal(), of(role)).prop_map(|(member, role)| MemberChanged { member, role }.into())
+}
+
+fn state_changed() -> impl Strategy<Value = Body> {
+    let states = [SessionState::Created, SessionState::Active, SessionState::Closed, SessionState::Archived];
+    (proptest::sample::select(states.to_vec()), of(text()))
+        .prop_map(|(state, reason)| StateChanged { state, reason }.into())
+}

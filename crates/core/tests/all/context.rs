@@ -1,0 +1,342 @@
+//! The context: pairs, failed turns, and that it is well formed whatever the path and the cut.
+
+use proptest::prelude::*;
+use sapwood_core::content::{Json, Part};
+use sapwood_core::entry::{CustomMessage, Kind, Stance, ToolResult, UserMessage};
+use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume, random_script};
+use sapwood_core::port::store::{PathSlice, Until};
+use sapwood_core::project::context::{Context, INTERRUPTED, OpenTurn, Role, build_context};
+use sapwood_core::{Body, Seq};
+
+/// Says what is wrong with a context, if anything (I6): each call is directly followed by one result, in order, and no
+/// result stands anywhere else.
+fn malformed(context: &Context) -> Option<String> {
+    let mut due: Vec<&str> = Vec::new();
+    for message in &context.messages {
+        match &message.answers {
+            Some(answers) if due.first() == Some(&answers.call_id.as_str()) => {
+                due.remove(0);
+            }
+            Some(answers) => return Some(format!("a result of {} where {due:?} are due", answers.call_id)),
+            None if !due.is_empty() => return Some(format!("{due:?} have no result")),
+            None => {}
+        }
+        let calls = message.parts.iter().filter_map(Part::as_tool_call);
+        due.extend(calls.map(|call| call.call_id.as_str()));
+        if message.role != Role::Assistant && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
+            return Some("somebody who is no assistant calls a tool".to_owned());
+        }
+    }
+    (!due.is_empty()).then(|| format!("{due:?} have no result at the end"))
+}
+
+fn built(slice: PathSlice, open_turn: OpenTurn) -> Context {
+    build_context(slice, open_turn).unwrap()
+}
+
+/// Some entries of the tree, spread over it: every one of each session would take long and find no more.
+fn some_tree_seqs(log: &MemLog) -> Vec<Seq> {
+    let in_tree = log.entries().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
+    let seqs: Vec<Seq> = in_tree.map(|entry| entry.meta.seq).collect();
+    seqs.iter().rev().step_by(1 + seqs.len() / 6).copied().collect()
+}
+
+#[test]
+fn context_keeps_a_tool_result_with_its_call() {
+    check_context("u1 C2(x) t3(x) a4", "u1 C2 t3 a4");
+    check_context("u1 A2(x,y) t3(x) t4(y) a5", "u1 A2 t3 t4 a5");
+}
+
+#[test]
+fn a_result_moves_up_to_its_call() {
+    check_context("u1 C2(x) u3 t4(x) a5", "u1 C2 t4 u3 a5");
+    check_context("u1 C2(x) n3 C4(y) t5(y) t6(x)", "u1 C2 t6 n3 C4 t5");
+}
+
+#[test]
+fn results_stand_in_the_order_of_their_calls() {
+    check_context("C1(x,y,z) t2(z) t3(x) t4(y)", "C1 t3 t4 t2");
+}
+
+#[test]
+fn a_second_result_of_the_same_call_is_left_out() {
+    check_context("u1 C2(x) t3(x) t4(x) a5", "u1 C2 t3 a5");
+}
+
+#[test]
+fn a_call_id_that_is_used_again_has_a_result_of_its_own() {
+    check_context("C1(x) t2(x) C3(x) t4(x)", "C1 t2 C3 t4");
+    check_context("C1(x) C2(x) t3(x)", "C1 ?(x) C2 t3");
+    check_context("C1(x) t2(x) C3(x)", "C1 t2 C3 ?(x)");
+}
+
+#[test]
+fn calls_of_one_message_that_share_an_id_are_answered_in_order() {
+    check_context("C1(x,x) t2(x) t3(x)", "C1 t2 t3");
+    check_context("C1(x,x) t2(x)", "C1 t2 ?(x)");
+}
+
+#[test]
+fn a_result_whose_call_is_on_another_branch_is_left_out() {
+    let script = "u1 C2(x) L→1 t3(x) a4";
+    check_context(script, "u1 a4");
+    check_context_at(script, 2, "u1 C2 ?(x)");
+}
+
+#[test]
+fn a_result_whose_call_was_compacted_away_is_left_out() {
+    check_context("u1 C2(x) t3(x) a4 K5(s,3) u6", "s a4 u6");
+    check_context("u1 C2(x) K3(s) t4(x) u5", "s u5");
+}
+
+#[test]
+fn a_result_after_the_compaction_finds_a_call_that_was_kept() {
+    check_context("u1 C2(x) K3(s,2) t4(x) u5", "s C2 t4 u5");
+}
+
+#[test]
+fn an_interrupted_result_says_so_and_is_an_error() {
+    let log = MemLog::of("C1(x) a2");
+    let message = &log.context().messages[1];
+    assert_eq!((message.role, message.text().as_str()), (Role::Tool, INTERRUPTED));
+    assert_eq!(message.entry, None);
+    let answers = message.answers.as_ref().unwrap();
+    assert_eq!(
+        (answers.call_id.as_str(), answers.tool.as_deref(), answers.is_error),
+        ("x", Some("run"), true)
+    );
+}
+
+#[test]
+fn a_result_that_is_an_error_stays_one() {
+    let log = MemLog::of("C1(x,y) t2(x)! t3(y)");
+    let errors: Vec<bool> =
+        log.context().messages[1..].iter().map(|m| m.answers.as_ref().unwrap().is_error).collect();
+    assert_eq!(errors, [true, false]);
+}
+
+#[test]
+fn each_kind_of_message_has_its_role() {
+    let log = MemLog::of("u1 C2(x) t3(x) n4 x5 B6(b) K7(s,1)");
+    let roles: Vec<Role> = log.context().messages.iter().map(|message| message.role).collect();
+    use Role::{Assistant, System, Tool, User};
+    assert_eq!(roles, [User, User, Assistant, Tool, System, User, User]);
+}
+
+#[test]
+fn only_an_assistant_can_call_a_tool() {
+    let call = || Part::tool_call("x", "run", Json::parse("{}").unwrap());
+    let mut log = MemLog::default();
+    log.push(UserMessage { parts: vec![Part::text("hi"), call()], origin: None }).unwrap();
+    let custom_type = "t".to_owned();
+    log.push(CustomMessage { custom_type, parts: vec![call()], display: false, details: None }).unwrap();
+    log.write("C1(y)");
+    let parts = vec![Part::text("done"), call()];
+    let result = ToolResult {
+        call_id: "y".to_owned(),
+        tool: None,
+        parts,
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    log.push(result).unwrap();
+    let context = log.context();
+    assert_eq!(malformed(&context), None);
+    assert_eq!(context.messages[0].text(), "hi");
+    assert_eq!(context.messages.last().unwrap().text(), "done");
+}
+
+#[test]
+fn an_answer_that_stopped_with_an_error_is_left_out() {
+    check_context("u1 a2! a3", "u1 a3");
+    check_context("u1 C2(x)! t3(x) a4", "u1 a4");
+}
+
+#[test]
+fn a_turn_that_failed_before_any_output_takes_its_user_message_along() {
+    check_context("[ u1 a2 ] [ u3 ]failed", "u1 a2");
+    check_context("[ u1 a2 ] [ u3 a4! ]failed", "u1 a2");
+    check_context("[ u1 ]failed [ u2 a3 ]", "u2 a3");
+}
+
+#[test]
+fn a_turn_that_failed_after_some_output_keeps_all_of_it() {
+    check_context("[ u1 a2 a3! ]failed", "u1 a2");
+    check_context("[ u1 C2(x) t3(x) ]failed u4", "u1 C2 t3 u4");
+    check_context("[ u1 C2(x) ]failed", "u1 C2 ?(x)");
+}
+
+#[test]
+fn a_turn_that_was_cancelled_or_limited_keeps_its_user_message() {
+    check_context("[ u1 ]cancelled", "u1");
+    check_context("[ u1 ]limited", "u1");
+}
+
+#[test]
+fn a_failed_turn_is_left_out_also_when_the_context_begins_with_it() {
+    check_context("u1 [ u2 ]failed K3(s,2) u4", "s u4");
+}
+
+#[test]
+fn what_the_user_said_after_some_output_stays_when_only_that_is_kept() {
+    check_context("[ u1 a2 u3 K4(s,3) ]failed", "s u3");
+}
+
+#[test]
+fn what_a_failed_turn_said_stays_when_the_context_begins_inside_it() {
+    let script = "[ u1 u2 K3(s,2) ]failed";
+    check_context(script, "s u2");
+    let log = MemLog::of(script);
+    assert_eq!(log.show(&built(log.path(None), OpenTurn::Keep)), "s u2");
+}
+
+#[test]
+fn rolling_back_a_turn_keeps_what_it_compacted() {
+    check_resume("[ u1 a2 ] [ K3(s,2) u4 C5(x) |", OpenTurn::LeaveOut, "s a2");
+}
+
+#[test]
+fn a_turn_that_was_given_up_for_another_is_no_longer_rolled_back() {
+    check_resume("[ u1 | [ u2 a3", OpenTurn::LeaveOut, "u1");
+}
+
+#[test]
+fn a_slice_that_begins_behind_what_was_kept_shows_all_it_has() {
+    let log = MemLog::of("u1 a2 u3 a4 K5(s,2) u6");
+    let slice = log.slice(None, Until::Entries(4));
+    assert_eq!(log.show(&built(slice, OpenTurn::Keep)), "s u3 a4 u6");
+}
+
+#[test]
+fn tokens_are_those_of_the_system_prompt_and_the_messages() {
+    let log = MemLog::of("Y(12345678) u1(1234) a2(12345)");
+    assert_eq!(log.context().tokens, 2 + 1 + 2);
+}
+
+#[test]
+fn a_context_prints_the_role_the_text_and_the_entry_of_each_message() {
+    let log = MemLog::of("u1 C2(x)");
+    let json = serde_json::to_value(log.context()).unwrap();
+    assert_eq!(json["messages"][0]["role"], "user");
+    assert_eq!(json["messages"][0]["text"], "u1");
+    assert_eq!(json["messages"][0]["entry"], log.id(1).to_string());
+    assert_eq!(json["messages"][2]["call_id"], "x");
+    assert_eq!(json["messages"][2]["entry"], serde_json::Value::Null);
+}
+
+/// What must be in the context at an entry, apart from results: the naive way, entry by entry.
+fn expected_without_results(log: &MemLog, at: Seq) -> Vec<Seq> {
+    let path = log.path_seqs(Some(at));
+    let compaction = path.iter().rposition(|seq| log.entry(*seq).meta.kind == Kind::Compaction);
+    let mut shown = Vec::new();
+    let mut start = 0;
+    if let Some(index) = compaction {
+        let Body::Compaction(body) = &log.entry(path[index]).body else { unreachable!() };
+        start = path.iter().position(|seq| Some(log.entry(*seq).meta.id) == body.first_kept).unwrap_or(index);
+        shown.extend(body.summary.as_ref().map(|_| path[index]));
+    }
+    let speaks = |seq: &&Seq| match &log.entry(**seq).body {
+        Body::AssistantMessage(message) => message.stop != sapwood_core::entry::Stop::Error,
+        body => body.kind().is_message() && body.kind() != Kind::ToolResult,
+    };
+    shown.extend(path[start..].iter().filter(speaks));
+    shown
+}
+
+proptest! {
+    #![proptest_config(super::cases_of(300))]
+
+    #[test]
+    fn context_is_well_formed_at_every_entry(seed: u64, len in 0_usize..60) {
+        let log = MemLog::of(&random_script(seed, len));
+        for seq in some_tree_seqs(&log) {
+            for open_turn in [OpenTurn::Keep, OpenTurn::LeaveOut] {
+                let context = built(log.slice(Some(seq), Until::ContextStart), open_turn);
+                prop_assert_eq!(malformed(&context), None);
+            }
+        }
+    }
+
+    #[test]
+    fn context_is_well_formed_for_every_cut(seed: u64, len in 0_usize..60) {
+        let log = MemLog::of(&random_script(seed, len));
+        for count in (0..=len as u32).step_by(1 + len / 12) {
+            let context = built(log.slice(None, Until::Entries(count)), OpenTurn::Keep);
+            prop_assert_eq!(malformed(&context), None);
+        }
+    }
+
+    #[test]
+    fn context_does_not_depend_on_how_far_back_the_path_was_read(seed: u64, len in 0_usize..60) {
+        let log = MemLog::of(&random_script(seed, len));
+        for seq in some_tree_seqs(&log) {
+            for open_turn in [OpenTurn::Keep, OpenTurn::LeaveOut] {
+                let short = built(log.slice(Some(seq), Until::ContextStart), open_turn);
+                let whole = built(log.path(Some(seq)), open_turn);
+                prop_assert_eq!(log.show(&short), log.show(&whole));
+                prop_assert_eq!(short, whole);
+            }
+        }
+    }
+
+    /// I7, but for failed turns, which are shown above.
+    #[test]
+    fn every_message_on_the_path_is_shown_or_covered_by_the_latest_summary(seed: u64, len in 0_usize..60) {
+        let log = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
+        for seq in some_tree_seqs(&log) {
+            let context = log.context_at(seq);
+            let spoken = context.messages.iter().filter(|message| message.role != Role::Tool);
+            let shown: Vec<Seq> = spoken.map(|message| message.entry.unwrap().0).collect();
+            prop_assert_eq!(shown, expected_without_results(&log, seq));
+        }
+    }
+
+    #[test]
+    fn a_result_is_dropped_only_if_no_call_before_it_waits(seed: u64, len in 0_usize..60) {
+        let log = MemLog::of(&random_script(seed, len));
+        let context = log.context();
+        for message in context.messages.iter().filter(|message| message.role == Role::Tool) {
+            if let Some((seq, _)) = message.entry {
+                let Body::ToolResult(result) = &log.entry(seq).body else { panic!("a result from elsewhere") };
+                prop_assert_eq!(&result.call_id, &message.answers.as_ref().unwrap().call_id);
+            } else {
+                // Made up: so no result with this id may have been left over behind the call.
+                let call_id = &message.answers.as_ref().unwrap().call_id;
+                prop_assert_eq!(left_over_results(&log, &context, call_id), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_fork_has_the_context_of_the_entry_it_was_made_at(seed: u64, len in 0_usize..60) {
+        let source = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
+        for seq in some_tree_seqs(&source) {
+            let fork = source.fork(Some(seq));
+            prop_assert_eq!(fork.show(&fork.context()), source.show(&source.context_at(seq)));
+            prop_assert_eq!(fork.context().tokens, source.context_at(seq).tokens);
+        }
+    }
+}
+
+/// Results with this id on the path, behind the last call with it that was given a made-up one, that do not show.
+fn left_over_results(log: &MemLog, context: &Context, call_id: &str) -> usize {
+    let calls = |seq: Seq| {
+        let Body::AssistantMessage(message) = &log.entry(seq).body else { return false };
+        message.parts.iter().filter_map(Part::as_tool_call).any(|call| call.call_id == call_id)
+    };
+    let messages = &context.messages;
+    let made_up =
+        messages.iter().rposition(|m| m.entry.is_none() && m.answers.as_ref().unwrap().call_id == call_id);
+    let made_up = made_up.expect("the caller found one");
+    let caller = messages[..made_up].iter().rev().find_map(|m| m.entry.filter(|(seq, _)| calls(*seq)));
+    let (caller, _) = caller.expect("a made-up result has a call before it");
+    let shows =
+        |seq: Seq| messages.iter().any(|message| message.entry.is_some_and(|(shown, _)| shown == seq));
+    let path = log.path_seqs(log.head().leaf);
+    let behind = path.iter().copied().filter(|seq| *seq > caller);
+    let results =
+        behind.filter(|seq| matches!(&log.entry(*seq).body, Body::ToolResult(r) if r.call_id == call_id));
+    results.filter(|seq| !shows(*seq)).count()
+}

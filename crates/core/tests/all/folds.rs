@@ -1,0 +1,344 @@
+//! Feed, ledger, spending, artifacts, outline, summary: what they show, and that a fold entry by entry equals the fold of
+//! the whole (I10).
+
+use proptest::prelude::{prop, prop_assert_eq, proptest};
+use sapwood_core::content::{BlobRef, Part, Reasoning};
+use sapwood_core::entry::*;
+use sapwood_core::fixture::{MemLog, random_script};
+use sapwood_core::project::artifacts::Artifacts;
+use sapwood_core::project::feed::{Feed, FeedType};
+use sapwood_core::project::ledger::Ledger;
+use sapwood_core::project::outline::Outline;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::project::usage::Spend;
+use sapwood_core::tree::Head;
+use sapwood_core::view::{Labels, Settings};
+use sapwood_core::{BlobHash, Body, Entry, Principal, Role, Seq};
+
+use super::bodies::any_body;
+
+/// The feed as `type:label:text`, a line an item.
+fn feed_of(log: &MemLog) -> Vec<String> {
+    let line = |item: &sapwood_core::project::feed::FeedItem| {
+        let kind = serde_json::to_value(item.kind).unwrap();
+        format!("{}:{}:{}", kind.as_str().unwrap(), item.label, item.text)
+    };
+    Feed::fold(log.entries()).items.iter().map(line).collect()
+}
+
+#[test]
+fn a_tool_s_item_turns_into_its_outcome_in_place() {
+    let log = MemLog::of("u1 C2(x,y) u3 t4(y)! t5(x)");
+    let expected = ["user:user:u1", "tool-success:run:t5", "tool-error:run:t4", "user:user:u3"];
+    assert_eq!(feed_of(&log), expected);
+    let running = MemLog::of("C1(x)");
+    assert_eq!(feed_of(&running), [r#"tool:run:{"call":"x"}"#]);
+}
+
+#[test]
+fn a_result_that_no_item_waits_for_is_an_item_of_its_own() {
+    assert_eq!(feed_of(&MemLog::of("t1(x)")), ["tool-success:tool:t1"]);
+    assert_eq!(feed_of(&MemLog::of("C1(x) t2(x) t3(x)")), ["tool-success:run:t2", "tool-success:tool:t3"]);
+}
+
+#[test]
+fn an_answer_gives_an_item_for_its_text_and_one_for_each_thing_that_is_not_text() {
+    let mut log = MemLog::default();
+    let reasoning = Part::Reasoning(Reasoning { text: "hm".to_owned(), redacted: false });
+    let parts = vec![reasoning, Part::text("one"), Part::text("two")];
+    log.push(AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop: Stop::Stop })
+        .unwrap();
+    assert_eq!(feed_of(&log), ["reasoning:reasoning:hm", "assistant:assistant:one\ntwo"]);
+}
+
+#[test]
+fn what_went_wrong_is_an_error_in_the_feed() {
+    let log = MemLog::of("[ u1 a2! ]failed");
+    let expected = [
+        "activation:turn started:",
+        "user:user:u1",
+        "assistant:assistant:a2",
+        "error:error:the model's answer failed",
+        "error:turn ended:model_error",
+    ];
+    assert_eq!(feed_of(&log), expected);
+    assert_eq!(feed_of(&MemLog::of("[ ]")), ["activation:turn started:"]);
+    assert_eq!(feed_of(&MemLog::of("[ ]limited"))[1], "error:turn ended:turn_limit");
+    assert_eq!(feed_of(&MemLog::of("[ ]cancelled"))[1], "event:cancelled:");
+}
+
+#[test]
+fn a_continuation_is_a_resume_in_the_feed() {
+    let mut log = MemLog::of("n1");
+    log.push(SystemNote { text: "go on".to_owned(), reason: Some("continuation".to_owned()) }).unwrap();
+    assert_eq!(feed_of(&log), ["event:note:n1", "resume:resumed:go on"]);
+}
+
+fn round(number: u32, result: Option<RoundStatus>) -> Round {
+    Round {
+        number,
+        action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
+        result: result.map(|status| RoundResult { status, tokens: 5, cost_nano_usd: None }),
+        confidence: result.is_none().then_some(0.5),
+        trace_id: None,
+    }
+}
+
+#[test]
+fn a_round_is_one_line_that_its_result_completes() {
+    let mut log = MemLog::of("[ u1");
+    log.push(round(1, None)).unwrap();
+    log.push(round(1, Some(RoundStatus::Ok))).unwrap();
+    log.push(round(2, None)).unwrap();
+    log.write("] [ u2");
+    log.push(round(1, None)).unwrap();
+    let mut ledger = Ledger::default();
+    log.entries().for_each(|entry| ledger.apply(entry));
+    let lines: Vec<_> =
+        ledger.lines.iter().map(|line| (line.round, line.result.is_some(), line.seq)).collect();
+    assert_eq!(lines, [(1, true, Seq(3)), (2, false, Seq(5)), (1, false, Seq(9))]);
+    assert_eq!(ledger.lines[0].confidence, Some(0.5));
+    assert_ne!(ledger.lines[0].turn, ledger.lines[2].turn);
+}
+
+#[test]
+fn spending_is_counted_per_model_and_the_sum_is_the_total() {
+    let log = MemLog::of("u1 a2@m a3@k a4@m L→1 a5@m! a6");
+    let spend = &log.summary().spend;
+    assert_eq!((spend.models["m"].calls, spend.models["k"].calls), (3, 1));
+    let total = spend.total();
+    assert_eq!(
+        (total.calls, total.usage.input, total.cost_nano_usd, total.unpriced_calls),
+        (4, 400, 4_000, 0)
+    );
+}
+
+#[test]
+fn a_call_without_a_price_is_counted_as_such_and_sums_do_not_overflow() {
+    let mut spend = Spend::default();
+    let usage = Some(Usage { input: u64::MAX, ..Usage::default() });
+    let call = |cost_nano_usd| {
+        Body::from(AssistantMessage {
+            parts: Vec::new(),
+            model: None,
+            usage,
+            cost_nano_usd,
+            stop: Stop::Stop,
+        })
+    };
+    spend.apply(&call(None));
+    spend.apply(&call(Some(u64::MAX)));
+    spend.apply(&call(Some(1)));
+    let total = spend.total();
+    assert_eq!((total.calls, total.unpriced_calls), (3, 1));
+    assert_eq!((total.usage.input, total.cost_nano_usd), (u64::MAX, u64::MAX));
+    let json = serde_json::to_string(&spend).unwrap();
+    assert_eq!(serde_json::from_str::<Spend>(&json).unwrap(), spend);
+}
+
+fn artifact(name: &str, bytes: u64) -> ArtifactPut {
+    let content = BlobRef {
+        blob: BlobHash::of(name.as_bytes()),
+        mime: "text/plain".to_owned(),
+        name: None,
+        bytes,
+        duration_ms: None,
+    };
+    ArtifactPut { name: name.to_owned(), usage: ArtifactUse::Artifact, content }
+}
+
+#[test]
+fn the_latest_version_of_each_artifact_is_listed() {
+    let mut log = MemLog::of("u1");
+    for put in [artifact("a", 1), artifact("b", 2), artifact("a", 3)] {
+        log.push(put).unwrap();
+    }
+    let mut artifacts = Artifacts::default();
+    log.entries().for_each(|entry| artifacts.apply(entry));
+    let listed: Vec<_> =
+        artifacts.by_name.values().map(|a| (a.name.as_str(), a.version, a.content.bytes)).collect();
+    assert_eq!(listed, [("a", 2, 3), ("b", 1, 2)]);
+}
+
+#[test]
+fn the_outline_shows_every_branch_its_labels_and_the_path() {
+    let log = MemLog::of("u1(hello) C2(x) 1=start N(title) L→1 B3(lesson) M4(m) K5(,1) L→none u6");
+    let outline = Outline::fold(log.entries(), Some(log.seq(5)));
+    let node = |number| &outline.nodes[outline.index_of(log.seq(number)).unwrap()];
+    assert_eq!(outline.roots, [log.seq(1), log.seq(6)]);
+    assert_eq!(node(1).children, [log.seq(2), log.seq(3)]);
+    assert_eq!(node(1).label.as_deref(), Some("start"));
+    let texts: Vec<&str> = outline.nodes.iter().map(|node| node.text.as_str()).collect();
+    assert_eq!(texts, ["hello", "→ run", "lesson", "m", "(trimmed)", "u6"]);
+    let on_path: Vec<bool> = outline.nodes.iter().map(|node| node.on_path).collect();
+    assert_eq!(on_path, [true, false, true, true, true, false]);
+}
+
+#[test]
+fn a_long_text_is_cut_between_characters() {
+    let long = "é".repeat(500);
+    let log = MemLog::of(&format!("u1({long})"));
+    let outline = Outline::fold(log.entries(), None);
+    assert_eq!(outline.nodes[0].text.chars().count(), 121);
+    assert_eq!(log.summary().preview.as_ref().unwrap().chars().count(), 81);
+}
+
+#[test]
+fn the_summary_says_where_the_session_stands() {
+    let log = MemLog::of("M(m) [ u1(  first words) a2 ] K3(s,1) N(title) L→1 u4");
+    let summary = log.summary();
+    assert_eq!(summary.preview.as_deref(), Some("first words"));
+    assert_eq!(summary.title.as_deref(), Some("title"));
+    assert_eq!((summary.messages, summary.compactions, summary.state), (2, 1, SessionState::Active));
+    assert_eq!(summary.head, Head { seq: Seq(9), leaf: Some(Seq(9)) });
+    assert_eq!((summary.last_id, summary.model.as_deref()), (Some(log.id(4)), Some("m")));
+    assert_eq!(summary.updated_at, log.entry(Seq(9)).meta.at);
+}
+
+#[test]
+fn a_message_opens_a_closed_session_again_and_nothing_else_does() {
+    let mut log = MemLog::of("N(x) M(m)");
+    assert_eq!(log.summary().state, SessionState::Created);
+    log.write("u1");
+    log.push(StateChanged { state: SessionState::Closed, reason: None }).unwrap();
+    log.write("1=x");
+    assert_eq!(log.summary().state, SessionState::Closed);
+    log.write("u2");
+    assert_eq!(log.summary().state, SessionState::Active);
+}
+
+#[test]
+fn members_come_and_go() {
+    let mut log = MemLog::of("u1");
+    let member: Principal = "user:bob".parse().unwrap();
+    log.push(MemberChanged { member: member.clone(), role: Some(Role::Reader) }).unwrap();
+    assert_eq!(log.summary().members.get(&member), Some(&Role::Reader));
+    log.push(MemberChanged { member, role: None }).unwrap();
+    assert!(log.summary().members.is_empty());
+}
+
+#[test]
+fn a_turn_is_open_until_it_ends() {
+    let mut log = MemLog::of("[ u1 |");
+    let open = log.summary().open_turn;
+    assert!(open.is_some());
+    log.write("u2");
+    assert_eq!(log.summary().open_turn, open);
+    log.write("]cancelled");
+    assert_eq!(log.summary().open_turn, None);
+}
+
+/// The summary of a log by folding all its entries again, with head, model and length found the naive way.
+fn refolded(mut summary: Summary, log: &MemLog, entries: &[&Entry]) -> Summary {
+    let mut leaf = summary.head.leaf;
+    for entry in entries {
+        summary.apply(entry);
+        leaf = match &entry.body {
+            Body::LeafMoved(moved) => moved.to.map(|to| seq_of(log, to)),
+            body if body.kind().stance() == Stance::InTree => Some(entry.meta.seq),
+            _ => leaf,
+        };
+    }
+    let path = log.path_seqs(leaf);
+    let mut settings = Settings::default();
+    path.iter().for_each(|seq| settings.apply(&log.entry(*seq).body));
+    let messages = path.iter().filter(|seq| log.entry(**seq).meta.kind.is_message()).count() as u32;
+    let seq = Seq(log.placed().len() as u32);
+    Summary { head: Head { seq, leaf }, messages, model: settings.model, ..summary }
+}
+
+fn seq_of(log: &MemLog, id: sapwood_core::EntryId) -> Seq {
+    log.entries().find(|entry| entry.meta.id == id).unwrap().meta.seq
+}
+
+proptest! {
+    #![proptest_config(super::cases_of(150))]
+
+    #[test]
+    fn a_summary_kept_up_to_date_is_the_one_folded_from_the_log(seed: u64, len in 0_usize..80, more in 0_usize..20) {
+        let mut log = MemLog::of(&random_script(seed, len));
+        let entries: Vec<&Entry> = log.entries().collect();
+        let empty = MemLog::default().summary().clone();
+        prop_assert_eq!(&refolded(empty, &log, &entries), log.summary());
+
+        log = log.fork(None);
+        let shared = log.placed().len();
+        let before = log.summary().clone();
+        log.write(&"u n M(k) [ C(x) ".repeat(more));
+        let own: Vec<&Entry> = log.entries().skip(shared).collect();
+        prop_assert_eq!(&refolded(before, &log, &own), log.summary());
+    }
+
+    #[test]
+    fn every_fold_is_the_same_entry_by_entry_as_at_once(bodies in prop::collection::vec(any_body(), 0..30), cut: usize) {
+        let entries = beside_each_other(bodies);
+        let cut = cut % (entries.len() + 1);
+        let mut feed = Feed::fold(&entries[..cut]);
+        let mut labels = Labels::fold(&entries[..cut]);
+        for entry in &entries[cut..] {
+            feed.apply(entry);
+            labels.apply(&entry.body);
+        }
+        prop_assert_eq!(feed, Feed::fold(&entries));
+        prop_assert_eq!(labels, Labels::fold(&entries));
+    }
+
+    #[test]
+    fn a_fold_taken_up_from_a_copy_goes_on_as_if_nothing_had_happened(
+        bodies in prop::collection::vec(any_body(), 0..30),
+        cut: usize,
+    ) {
+        let entries = beside_each_other(bodies);
+        let cut = cut % (entries.len() + 1);
+        let fold = |(mut ledger, mut artifacts, mut spend): (Ledger, Artifacts, Spend), entries: &[Entry]| {
+            for entry in entries {
+                ledger.apply(entry);
+                artifacts.apply(entry);
+                spend.apply(&entry.body);
+            }
+            (ledger, artifacts, spend)
+        };
+        let half = fold(Default::default(), &entries[..cut]);
+        let kept = serde_json::from_str(&serde_json::to_string(&half.2).unwrap()).unwrap();
+        let resumed = fold((half.0.clone(), half.1.clone(), kept), &entries[cut..]);
+        prop_assert_eq!(resumed, fold(Default::default(), &entries));
+    }
+
+    #[test]
+    fn no_two_items_of_a_feed_have_the_same_id(seed: u64, len in 0_usize..80) {
+        let log = MemLog::of(&random_script(seed, len));
+        let feed = Feed::fold(log.entries());
+        let mut ids: Vec<&str> = feed.items.iter().map(|item| item.id.as_str()).collect();
+        ids.sort_unstable();
+        let all = ids.len();
+        ids.dedup();
+        prop_assert_eq!(ids.len(), all);
+        // A tool's item is running only if no result came after its call.
+        let results = log.entries().filter(|entry| entry.meta.kind == Kind::ToolResult).count();
+        let ended = feed.items.iter().filter(|i| matches!(i.kind, FeedType::ToolSuccess | FeedType::ToolError));
+        prop_assert_eq!(ended.count(), results);
+    }
+
+    #[test]
+    fn the_outline_has_every_entry_of_the_tree_once(seed: u64, len in 0_usize..80) {
+        let log = MemLog::of(&random_script(seed, len));
+        let outline = Outline::fold(log.entries(), log.head().leaf);
+        let mut listed: Vec<Seq> = outline.roots.clone();
+        listed.extend(outline.nodes.iter().flat_map(|node| node.children.iter().copied()));
+        listed.sort_unstable();
+        let nodes: Vec<Seq> = outline.nodes.iter().map(|node| node.seq).collect();
+        prop_assert_eq!(&listed, &nodes);
+        let on_path: Vec<Seq> = outline.nodes.iter().filter(|node| node.on_path).map(|node| node.seq).collect();
+        prop_assert_eq!(on_path, log.path_seqs(log.head().leaf));
+    }
+}
+
+/// Entries with any bodies, as no tree would hold them: folds take what comes.
+fn beside_each_other(bodies: Vec<Body>) -> Vec<Entry> {
+    let template = MemLog::of("u1").entry(Seq(1)).meta.clone();
+    let entry = |(index, body): (usize, Body)| {
+        let meta = Meta { seq: Seq(index as u32 + 1), kind: body.kind(), ..template.clone() };
+        Entry { meta, body }
+    };
+    bodies.into_iter().enumerate().map(entry).collect()
+}

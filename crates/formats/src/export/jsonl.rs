@@ -1,0 +1,101 @@
+//! Sapwood's own JSONL, lossless: a header, then an entry a line in the order of their seqs. A fork's file holds the
+//! entries it shares too, so every file stands alone.
+//!
+//! Memory: constant. A line names its parent by id, and the parent of every entry is the leaf, which the entries before
+//! it tell: the last one in the tree, unless a `leaf_moved` named another. So no table from seq to id is needed.
+
+use std::io::Write;
+
+use sapwood_core::entry::{LOG_VERSION, Stance, codec, line};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Body, EntryId, Kind, Record, Seq};
+
+use super::ExportError;
+use crate::header::Header;
+
+/// Writes one session. What it writes to should be buffered.
+pub struct Exporter<W> {
+    out: W,
+    buffer: Vec<u8>,
+    last: Seq,
+    leaf: Leaf,
+}
+
+/// The leaf as the entries so far leave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaf {
+    None,
+    At(Seq, EntryId),
+    /// Where a `leaf_moved` put it; its seq shows when something hangs from it.
+    Moved(EntryId),
+}
+
+impl<W: Write> Exporter<W> {
+    pub fn new(out: W) -> Self {
+        Self { out, buffer: Vec::with_capacity(4 << 10), last: Seq::ZERO, leaf: Leaf::None }
+    }
+
+    pub fn header(&mut self, summary: &Summary) -> Result<(), ExportError> {
+        self.buffer.clear();
+        serde_json::to_writer(&mut self.buffer, &Header::of(summary)).map_err(std::io::Error::from)?;
+        self.buffer.push(b'\n');
+        self.out.write_all(&self.buffer)?;
+        Ok(())
+    }
+
+    /// The next record; they must come in order and without gaps, beginning with seq 1.
+    pub fn line(&mut self, record: &Record) -> Result<(), ExportError> {
+        let meta = &record.meta;
+        if meta.seq != self.last.next() {
+            return Err(ExportError::OutOfOrder { expected: self.last.next(), found: meta.seq });
+        }
+        let parent_id = self.parent_of(record)?;
+        self.buffer.clear();
+        if record.version == LOG_VERSION {
+            line::write_line(record, parent_id, &mut self.buffer);
+        } else {
+            line::write_line(&renewed(record)?, parent_id, &mut self.buffer);
+        }
+        self.out.write_all(&self.buffer)?;
+        self.last = meta.seq;
+        self.move_leaf(record)
+    }
+
+    /// Gives back what was written to, flushed.
+    pub fn finish(mut self) -> Result<W, ExportError> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn parent_of(&self, record: &Record) -> Result<Option<EntryId>, ExportError> {
+        match (self.leaf, record.meta.parent) {
+            (Leaf::None, None) => Ok(None),
+            (Leaf::At(seq, id), Some(parent)) if seq == parent => Ok(Some(id)),
+            (Leaf::Moved(id), Some(_)) => Ok(Some(id)),
+            _ => Err(ExportError::OffLeaf { seq: record.meta.seq }),
+        }
+    }
+
+    fn move_leaf(&mut self, record: &Record) -> Result<(), ExportError> {
+        let meta = &record.meta;
+        if meta.kind.stance() == Stance::InTree {
+            self.leaf = Leaf::At(meta.seq, meta.id);
+        } else if let (Leaf::Moved(id), Some(parent)) = (self.leaf, meta.parent) {
+            self.leaf = Leaf::At(parent, id);
+        }
+        if meta.kind == Kind::LeafMoved {
+            let body = record.decode().map_err(|source| ExportError::Unreadable { seq: meta.seq, source })?;
+            if let Body::LeafMoved(moved) = body {
+                self.leaf = moved.to.map_or(Leaf::None, Leaf::Moved);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record of an older format, as today's.
+fn renewed(record: &Record) -> Result<Record, ExportError> {
+    let unreadable = |source| ExportError::Unreadable { seq: record.meta.seq, source };
+    let body = codec::encode(&record.decode().map_err(unreadable)?);
+    Ok(Record { meta: record.meta.clone(), version: LOG_VERSION, body })
+}

@@ -1,0 +1,30 @@
+//! Sessions out, one file per format. Each is fed record by record, in order, so that memory stays flat.
+
+pub mod jsonl;
+
+use sapwood_core::Seq;
+use sapwood_core::entry::codec::CodecError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("the export cannot be written: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("entry {seq}: {source}")]
+    Unreadable { seq: Seq, source: CodecError },
+    #[error("entry {found} came where entry {expected} was due (I1)")]
+    OutOfOrder { expected: Seq, found: Seq },
+    #[error("entry {seq} does not hang from the leaf that the entries before it leave (I2)")]
+    OffLeaf { seq: Seq },
+}
+
+impl ExportError {
+    /// Stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ExportError::Io(_) => "export.io",
+            ExportError::Unreadable { .. } | ExportError::OutOfOrder { .. } | ExportError::OffLeaf { .. } => {
+                "store.damaged"
+            }
+        }
+    }
+}

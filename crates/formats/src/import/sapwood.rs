@@ -1,0 +1,380 @@
+//! Sapwood's own JSONL, back in. Placing the drafts in an empty session gives the same seqs, ids and parents, so that
+//! exporting again writes the same bytes (I11); and whatever the file holds, the drafts can be placed.
+//!
+//! What is damaged is reported and left out, and the rest is taken as far as it makes sense: what hung from a lost entry
+//! hangs from the one before it; a lost `leaf_moved` is put back; a line of an unknown type is kept as custom_info.
+//!
+//! Memory: 24 bytes for each entry taken, and nothing else that grows. References (a label's target, where a leaf moved,
+//! what a compaction keeps) may go back to any entry, and a draft that names an unknown one would make its whole batch
+//! fail.
+
+use std::collections::HashMap;
+
+use sapwood_core::entry::codec::CodecError;
+use sapwood_core::entry::line::{Line, read_line};
+use sapwood_core::entry::{CustomInfo, LOG_VERSION, LeafMoved, Stance};
+use sapwood_core::port::store::BODY_BYTES_MAX;
+use sapwood_core::{Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
+use serde::Deserialize;
+
+use super::{LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Trouble};
+use crate::header::{HEADER_TYPE, Header};
+
+/// A line of this length or less cannot hold a body that is too large.
+const BODY_BYTES_SURE: usize = BODY_BYTES_MAX - (4 << 10);
+
+/// An entry taken, by its place among those taken.
+type Index = u32;
+
+struct Row {
+    id: EntryId,
+    /// For an entry beside the tree, the leaf when it was written.
+    parent: Option<Index>,
+    stance: Stance,
+}
+
+/// Takes one file in, line by line.
+#[derive(Default)]
+pub struct Importer {
+    header: Option<Header>,
+    rows: Vec<Row>,
+    leaf: Option<Index>,
+    /// What stands in for entries that others hang from and that are not there. Bounded by [`PROBLEMS_MAX`].
+    stand_ins: HashMap<EntryId, Option<Index>>,
+    /// The leaf when the last unreadable line went by: the likeliest parent of what that line held.
+    lost_from: Option<Option<Index>>,
+    /// The seq the next line should have; unknown after a line that could not be read.
+    due: Option<Seq>,
+    problems: Vec<Problem>,
+    seen: Seen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Seen {
+    #[default]
+    Nothing,
+    /// A header, good or bad, or an entry without one.
+    Beginning,
+    /// Nothing more is taken.
+    End,
+}
+
+/// The envelope of a line whose body cannot be read.
+#[derive(Deserialize)]
+struct Envelope {
+    #[serde(rename = "type")]
+    kind: String,
+    id: EntryId,
+    #[serde(default)]
+    seq: Option<Seq>,
+    #[serde(default)]
+    parent_id: Option<EntryId>,
+    timestamp: TimestampMs,
+    #[serde(default)]
+    by: Option<Principal>,
+    #[serde(default)]
+    turn: Option<TurnId>,
+}
+
+impl Importer {
+    /// The session's header, once its line was pushed.
+    pub fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Entries taken so far.
+    pub fn entries(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Reads the next line, with its line break if it has one (only a file's last line has none), and puts what is to be
+    /// appended behind `drafts`. The n-th draft in all gets seq n in an empty session.
+    pub fn push_line(&mut self, line: &[u8], number: u64, drafts: &mut Vec<Draft>) {
+        if self.seen == Seen::End {
+            return;
+        }
+        if line.len() > LINE_BYTES_MAX {
+            self.lose(number, Trouble::TooLong);
+            return;
+        }
+        let whole = line.ends_with(b"\n");
+        let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| number == 1).unwrap_or(line).trim_ascii();
+        if line.is_empty() {
+            return;
+        }
+        if is_header(line) {
+            self.take_header(line, number);
+            return;
+        }
+        if self.seen == Seen::Nothing {
+            self.report(number, Trouble::NoHeader);
+            self.seen = Seen::Beginning;
+            self.due = Some(Seq(1));
+        }
+        let version = self.header.as_ref().map_or(LOG_VERSION, |header| header.version);
+        match read_line(version, line) {
+            // The canonical body can be a little longer than what was written by hand.
+            Ok(read) if line.len() > BODY_BYTES_SURE && read.encoded().len() > BODY_BYTES_MAX => {
+                self.stand_ins.insert(read.id, self.leaf);
+                self.lose(number, Trouble::TooLong);
+            }
+            Ok(read) => self.take(read, number, drafts),
+            Err(error) => self.take_unreadable(line, whole, error, number, drafts),
+        }
+    }
+
+    fn take_header(&mut self, line: &[u8], number: u64) {
+        if self.seen != Seen::Nothing {
+            self.report(number, Trouble::SecondHeader);
+            self.seen = Seen::End;
+            return;
+        }
+        self.seen = Seen::Beginning;
+        self.due = Some(Seq(1));
+        match serde_json::from_slice::<Header>(line) {
+            Ok(header) if header.version > LOG_VERSION => {
+                self.report(number, Trouble::TooNew { found: header.version });
+                self.seen = Seen::End;
+            }
+            Ok(header) => self.header = Some(header),
+            Err(error) => self.report(number, Trouble::BadHeader { why: error.to_string() }),
+        }
+    }
+
+    fn take(&mut self, line: Line, number: u64, drafts: &mut Vec<Draft>) {
+        self.check_seq(line.seq, number);
+        if !self.check_id(line.id, number) {
+            return;
+        }
+        let parent = self.parent_of(line.parent_id, number);
+        match line.kind().stance() {
+            Stance::InTree => self.take_in_tree(line, parent, number, drafts),
+            Stance::Beside => self.take_beside(line, parent, number, drafts),
+        }
+    }
+
+    fn take_in_tree(&mut self, line: Line, parent: Option<Index>, number: u64, drafts: &mut Vec<Draft>) {
+        if let Some(trouble) = self.kept_wrongly(&line.body, parent) {
+            self.stand_ins.insert(line.id, parent);
+            self.report(number, trouble);
+            return;
+        }
+        if parent != self.leaf {
+            let moved = self.leaf_moved(parent, &line);
+            let Some(moved) = moved else {
+                self.stand_ins.insert(line.id, parent);
+                self.report(number, Trouble::WrongOrder { id: line.id });
+                return;
+            };
+            self.report_unless_lost(number, Trouble::Rehung);
+            self.keep(moved, Stance::Beside, drafts);
+            self.leaf = parent;
+        }
+        self.keep(line.into_draft(), Stance::InTree, drafts);
+    }
+
+    fn take_beside(&mut self, line: Line, parent: Option<Index>, number: u64, drafts: &mut Vec<Draft>) {
+        let (kind, mut line) = (line.kind(), line);
+        if parent != self.leaf {
+            self.report_unless_lost(number, Trouble::BesideLeaf);
+        }
+        let mut moved_to = None;
+        let target = match &mut line.body {
+            Body::Label(label) => Some(label.target).filter(|target| self.in_tree(*target).is_none()),
+            Body::LeafMoved(LeafMoved { to: None }) => {
+                moved_to = Some(None);
+                None
+            }
+            Body::LeafMoved(LeafMoved { to: Some(to) }) => {
+                moved_to = self.find(*to);
+                let unknown = moved_to.is_none().then_some(*to);
+                // What is not in the tree has a stand-in there, which may be the place before the first entry.
+                if let Some(place) = moved_to.filter(|_| self.in_tree(*to).is_none()) {
+                    line.body = LeafMoved { to: place.map(|index| self.row(index).id) }.into();
+                }
+                unknown
+            }
+            _ => None,
+        };
+        if let Some(id) = target {
+            if kind == Kind::LeafMoved {
+                self.lost_from.get_or_insert(self.leaf);
+            }
+            self.report(number, Trouble::UnknownTarget { kind, id });
+            return;
+        }
+        self.keep(line.into_draft(), Stance::Beside, drafts);
+        if let Some(place) = moved_to {
+            self.leaf = place;
+        }
+    }
+
+    /// What is wrong with what a compaction keeps, if it would hang from `parent`.
+    fn kept_wrongly(&self, body: &Body, parent: Option<Index>) -> Option<Trouble> {
+        let Body::Compaction(compaction) = body else { return None };
+        let id = compaction.first_kept?;
+        let Some(kept) = self.in_tree(id) else {
+            return Some(Trouble::UnknownTarget { kind: Kind::Compaction, id });
+        };
+        // Parents are older than their children, so the walk ends when it has passed what it looks for.
+        let mut at = parent;
+        while let Some(index) = at.filter(|index| *index > kept) {
+            at = self.row(index).parent;
+        }
+        (at != Some(kept)).then_some(Trouble::KeptOffPath { id })
+    }
+
+    /// A line that is no entry of this version: what can be saved of it, and what hung from it.
+    fn take_unreadable(
+        &mut self,
+        line: &[u8],
+        whole: bool,
+        error: CodecError,
+        number: u64,
+        drafts: &mut Vec<Draft>,
+    ) {
+        let why = error.to_string();
+        let Ok(envelope) = serde_json::from_slice::<Envelope>(line) else {
+            let torn =
+                !whole && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err_and(|e| e.is_eof());
+            self.lose(number, if torn { Trouble::Torn } else { Trouble::BadLine { why } });
+            return;
+        };
+        self.check_seq(envelope.seq, number);
+        let parent = self.parent_of(envelope.parent_id, number);
+        let unknown = matches!(error, CodecError::UnknownType(_));
+        let text = std::str::from_utf8(line).ok().filter(|_| unknown && line.len() <= BODY_BYTES_SURE);
+        let Some(data) = text.and_then(|text| Json::parse(text).ok()) else {
+            self.stand_ins.insert(envelope.id, parent);
+            self.report(number, Trouble::BadLine { why });
+            return;
+        };
+        let found: String = envelope.kind.chars().take(64).collect();
+        self.report(number, Trouble::UnknownType { found: found.clone() });
+        if self.check_id(envelope.id, number) {
+            self.stand_ins.insert(envelope.id, parent);
+            let body = CustomInfo { custom_type: format!("unknown:{found}"), data }.into();
+            let (id, at) = (Some(envelope.id), envelope.timestamp);
+            self.keep(Draft { id, at, by: envelope.by, turn: envelope.turn, body }, Stance::Beside, drafts);
+        }
+    }
+
+    fn check_seq(&mut self, found: Option<Seq>, number: u64) {
+        if let (Some(expected), Some(found)) = (self.due, found)
+            && expected != found
+        {
+            self.report(number, Trouble::Gap { expected, found });
+        }
+        self.due = found.and_then(|found| found.0.checked_add(1)).map(Seq);
+    }
+
+    fn check_id(&mut self, id: EntryId, number: u64) -> bool {
+        if self.rows.last().is_none_or(|last| last.id < id) {
+            return true;
+        }
+        let known = self.rows.binary_search_by_key(&id, |row| row.id).is_ok();
+        if !known {
+            self.stand_ins.entry(id).or_insert(self.leaf);
+        }
+        self.report(number, if known { Trouble::Duplicate { id } } else { Trouble::WrongOrder { id } });
+        false
+    }
+
+    /// Where a line that names this parent hangs: an entry in the tree, or nowhere.
+    fn parent_of(&mut self, parent: Option<EntryId>, number: u64) -> Option<Index> {
+        let parent = parent?;
+        if let Some(place) = self.find(parent) {
+            return place;
+        }
+        let place = self.lost_from.unwrap_or(self.leaf);
+        self.stand_ins.insert(parent, place);
+        self.report(number, Trouble::MissingParent { parent });
+        place
+    }
+
+    /// The place of an entry in the tree, or of what stands in for one that is not: `Some(None)` is before the first.
+    fn find(&self, id: EntryId) -> Option<Option<Index>> {
+        if let Some(place) = self.stand_ins.get(&id) {
+            return Some(*place);
+        }
+        let index = self.rows.binary_search_by_key(&id, |row| row.id).ok()? as Index;
+        match self.row(index).stance {
+            Stance::InTree => Some(Some(index)),
+            Stance::Beside => Some(self.row(index).parent),
+        }
+    }
+
+    fn in_tree(&self, id: EntryId) -> Option<Index> {
+        let index = self.rows.binary_search_by_key(&id, |row| row.id).ok()? as Index;
+        (self.row(index).stance == Stance::InTree).then_some(index)
+    }
+
+    fn row(&self, index: Index) -> &Row {
+        &self.rows[index as usize]
+    }
+
+    /// The entry that moves the leaf to where `line` hangs. Its id lies between the last one and the line's; the same
+    /// file gives the same id again.
+    fn leaf_moved(&self, to: Option<Index>, line: &Line) -> Option<Draft> {
+        let last = self.rows.last()?.id;
+        let id = EntryId::after(Some(last), TimestampMs(0), 0);
+        let body = LeafMoved { to: to.map(|index| self.row(index).id) }.into();
+        let draft = Draft { id: Some(id), at: line.at, by: line.by.clone(), turn: None, body };
+        (id > last && id < line.id).then_some(draft)
+    }
+
+    fn keep(&mut self, draft: Draft, stance: Stance, drafts: &mut Vec<Draft>) {
+        let (Some(id), Ok(index)) = (draft.id, Index::try_from(self.rows.len())) else { return };
+        self.rows.push(Row { id, parent: self.leaf, stance });
+        if stance == Stance::InTree {
+            self.leaf = Some(index);
+        }
+        drafts.push(draft);
+    }
+
+    /// A line of which nothing can be read.
+    fn lose(&mut self, number: u64, trouble: Trouble) {
+        if self.seen == Seen::Nothing {
+            self.seen = Seen::Beginning;
+        }
+        self.lost_from = Some(self.leaf);
+        self.due = None;
+        self.report(number, trouble);
+    }
+
+    /// After a loss it is no news that entries hang elsewhere.
+    fn report_unless_lost(&mut self, number: u64, trouble: Trouble) {
+        if self.stand_ins.is_empty() && self.lost_from.is_none() {
+            self.report(number, trouble);
+        }
+    }
+
+    fn report(&mut self, line: u64, what: Trouble) {
+        if self.seen == Seen::End {
+            return;
+        }
+        if self.problems.len() + 1 >= PROBLEMS_MAX {
+            self.problems.push(Problem { line, what: Trouble::GivenUp });
+            self.seen = Seen::End;
+            return;
+        }
+        self.problems.push(Problem { line, what });
+    }
+}
+
+fn is_header(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: std::borrow::Cow<'a, str>,
+    }
+    // Entries are told by their first bytes, so that each of them is not read twice.
+    if line.starts_with(b"{\"type\":\"") && !line.starts_with(b"{\"type\":\"session_header\"") {
+        return false;
+    }
+    serde_json::from_slice::<Typed<'_>>(line).is_ok_and(|typed| typed.kind == HEADER_TYPE)
+}

@@ -1,0 +1,226 @@
+//! One session's log in memory: its summary, its rows, and the rules of appending in two steps, so that a store can
+//! write between [`Logbook::plan`] and [`Logbook::commit`]. The memory and JSONL stores are made of these.
+//!
+//! Keeps I1, I2 and I13 by placing with `sapwood_core::tree::place`, I4 by committing whole batches, I5 in `plan`, and
+//! I8 because a fork has rows of its own and only looks at its source's.
+
+mod read;
+mod shelf;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use sapwood_core::entry::{Outcome, Record};
+use sapwood_core::port::store::{Append, Appended, Fork, Lease, Result};
+use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::tree::{Links, Lookup, Placed, Tip, place, settings_at};
+use sapwood_core::{BlobHash, Body, Draft, EntryId, Principal, Right, Scope, Seq, StoreError, TurnId};
+
+use crate::admit::admit;
+use crate::rules;
+pub use shelf::{Base, Row, Shelf, Stored, Walk, locate};
+use shelf::{Ways, meta_at, row_at};
+
+pub struct Logbook<B> {
+    pub summary: Summary,
+    pub lease: Option<Lease>,
+    shelf: Arc<Shelf<B>>,
+    answers: HashMap<String, Appended>,
+    /// How this session's own turns ended, in order.
+    ended: Vec<(Seq, TurnId, Outcome)>,
+}
+
+/// What [`Logbook::plan`] found.
+pub enum Plan {
+    /// The idempotency key has been seen: this was the answer.
+    Answered(Appended),
+    Write(Planned),
+}
+
+/// A batch that has passed every check and found its places, and is not in the log yet.
+pub struct Planned {
+    pub batch: Vec<Placed>,
+    /// The bodies' bytes, in the same order.
+    pub bodies: Vec<Vec<u8>>,
+    pub key: Option<String>,
+    tip: Tip,
+    leaf: Option<Links>,
+}
+
+impl Planned {
+    /// The entries as records.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let version = sapwood_core::entry::LOG_VERSION;
+        let record = move |(placed, body): (&Placed, &Vec<u8>)| Record {
+            meta: placed.entry.meta.clone(),
+            version,
+            body: body.clone(),
+        };
+        self.batch.iter().zip(&self.bodies).map(record)
+    }
+}
+
+impl<B: Stored> Logbook<B> {
+    pub fn new(summary: Summary, shelf: Arc<Shelf<B>>) -> Self {
+        Self { summary, lease: None, shelf, answers: HashMap::new(), ended: Vec::new() }
+    }
+
+    pub fn shelf(&self) -> &Arc<Shelf<B>> {
+        &self.shelf
+    }
+
+    fn ways(&self) -> Ways<'_, B> {
+        Ways { shelf: &self.shelf, session: Some(&self.summary.id) }
+    }
+
+    /// Everything an append has to pass, and the places of its entries. Nothing changes.
+    pub fn plan(&self, scope: &Scope, append: &Append, has_blob: impl Fn(&BlobHash) -> bool) -> Result<Plan> {
+        admit(scope, &self.summary, rules::right_needed(&self.summary, &append.drafts))?;
+        if let Some(first) = append.idempotency_key.as_ref().and_then(|key| self.answers.get(key)) {
+            return Ok(Plan::Answered(first.clone()));
+        }
+        rules::check_append(scope, &self.summary, append, self.lease.as_ref())?;
+        let mut planned = self.place(append.drafts.clone(), &scope.principal, has_blob)?;
+        planned.key.clone_from(&append.idempotency_key);
+        Ok(Plan::Write(planned))
+    }
+
+    /// Places drafts behind the log's tip.
+    pub fn place(
+        &self,
+        drafts: Vec<Draft>,
+        by: &Principal,
+        has_blob: impl Fn(&BlobHash) -> bool,
+    ) -> Result<Planned> {
+        let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !has_blob(blob));
+        if let Some(blob) = missing {
+            return Err(StoreError::NoBlob { blob });
+        }
+        let bodies = rules::encode_bodies(&drafts)?;
+        let mut tip = self.summary.tip();
+        let batch = place(&mut tip, drafts, by, &mut self.ways(), rules::random_bits)?;
+        let leaf = self.links_of_leaf(&tip, &batch)?;
+        Ok(Planned { batch, bodies, key: None, tip, leaf })
+    }
+
+    fn links_of_leaf(&self, tip: &Tip, batch: &[Placed]) -> Result<Option<Links>> {
+        let Some(leaf) = tip.head.leaf else { return Ok(None) };
+        match batch.iter().find(|placed| placed.entry.meta.seq == leaf) {
+            Some(placed) => Ok(placed.links),
+            None => self.ways().node(leaf).map(|node| Some(node.links)),
+        }
+    }
+
+    /// Takes a planned batch in. `stored` says where each body is; the log must not have changed since the plan.
+    pub fn commit(&mut self, planned: Planned, stored: Vec<B>) -> Appended {
+        debug_assert_eq!(planned.batch.len(), stored.len());
+        self.summary.apply_batch(&planned.batch, &planned.tip, planned.leaf);
+        let mut entries = Vec::with_capacity(planned.batch.len());
+        for (placed, body) in planned.batch.into_iter().zip(stored) {
+            let row = row_of(placed, body);
+            entries.push((row.meta.seq, row.meta.id));
+            if let (Some(turn), Some(outcome)) = (row.meta.turn, row.ended) {
+                self.ended.push((row.meta.seq, turn, outcome));
+            }
+            self.shelf.push(row);
+        }
+        let appended = Appended { head: self.summary.head, entries };
+        if let Some(key) = planned.key {
+            self.answers.insert(key, appended.clone());
+        }
+        appended
+    }
+
+    /// Where a fork would leave this log: the real place of the entry, and what the fork's summary begins with.
+    fn fork_point(&self, at: Option<Seq>) -> Result<Option<(Seq, ForkPoint)>> {
+        let Some(at) = at.or(self.summary.head.leaf) else { return Ok(None) };
+        let links = self.ways().node(at)?.links;
+        let row = self.row(at)?;
+        let model = settings_at(at, &mut self.ways())?.model;
+        Ok(Some((at, ForkPoint { id: row.meta.id, links, model })))
+    }
+
+    /// A log that begins with this one's path, by reference.
+    pub fn fork(&self, scope: &Scope, fork: &Fork) -> Result<Self> {
+        admit(scope, &self.summary, Right::Write)?;
+        let point = self.fork_point(fork.at)?;
+        let shelf = match &point {
+            Some((at, point)) => {
+                let (owner, at) =
+                    locate(&self.shelf, *at).ok_or_else(|| rules::no_entry(&self.summary.id, at))?;
+                Shelf::forked(Base { shelf: Arc::clone(owner), at }, point.links.depth)
+            }
+            None => Shelf::whole(0),
+        };
+        let point = point.map(|(_, point)| point);
+        let summary = Summary::forked(&fork.new, scope.principal.clone(), &self.summary, point);
+        Ok(Self::new(summary, Arc::new(shelf)))
+    }
+
+    /// The blobs this session's own entries refer to.
+    pub fn own_blobs(&self) -> Vec<BlobHash> {
+        self.shelf.own_blobs()
+    }
+
+    /// Whether this session refers to the blob, in entries of its own or shared ones.
+    pub fn refers_to(&self, blob: &BlobHash) -> bool {
+        shelf::refers_to(&self.shelf, blob)
+    }
+
+    /// The id of an entry, for what is written beside its seq.
+    pub fn id_at(&self, seq: Seq) -> Option<EntryId> {
+        row_at(&self.shelf, seq).map(|row| row.meta.id)
+    }
+
+    fn row(&self, seq: Seq) -> Result<Arc<Row<B>>> {
+        row_at(&self.shelf, seq).ok_or_else(|| rules::no_entry(&self.summary.id, seq))
+    }
+
+    fn record(&self, seq: Seq, row: &Row<B>) -> Result<Record> {
+        let version = sapwood_core::entry::LOG_VERSION;
+        Ok(Record { meta: meta_at(&self.shelf, seq, row), version, body: row.body.load(row.meta.kind)? })
+    }
+}
+
+/// A placed entry as a row.
+pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
+    let ended = match &placed.entry.body {
+        Body::TurnEnded(ended) => Some(ended.outcome),
+        _ => None,
+    };
+    let blobs: BTreeSet<BlobHash> = placed.entry.body.blobs().into_iter().collect();
+    Row {
+        meta: placed.entry.meta,
+        links: placed.links,
+        snapshot: placed.snapshot,
+        ended,
+        blobs: blobs.into_iter().collect(),
+        body,
+    }
+}
+
+/// What forks need of the shelves they begin on: the seqs, by shelf.
+#[derive(Default)]
+pub struct Needed(BTreeMap<usize, BTreeSet<Seq>>);
+
+impl Needed {
+    /// Adds every shared entry of one log.
+    pub fn add<B: Stored>(&mut self, book: &Logbook<B>) {
+        let mut next = locate(&book.shelf, Seq(book.summary.inherited));
+        while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &book.shelf)) {
+            if !self.0.entry(address(owner)).or_default().insert(at) {
+                return; // Everything above has been added by another fork.
+            }
+            let above = Walk::from(owner, Some(at)).next().and_then(|(_, row)| row.meta.parent);
+            next = above.and_then(|above| locate(owner, above));
+        }
+    }
+
+    pub fn of<B>(&self, shelf: &Arc<Shelf<B>>) -> BTreeSet<Seq> {
+        self.0.get(&address(shelf)).cloned().unwrap_or_default()
+    }
+}
+
+fn address<B>(shelf: &Arc<Shelf<B>>) -> usize {
+    Arc::as_ptr(shelf).addr()
+}

@@ -1,0 +1,342 @@
+//! Sessions in memory, with the same semantics as on disk. For tests and one-shot use.
+//!
+//! At most so many sessions are kept (128 unless told otherwise): making one more forgets the one that was not used
+//! for the longest time. A fork keeps alive what it shares with a source that was forgotten or erased. One lock guards
+//! everything and is never held across an await.
+
+mod tenant;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use sapwood_core::entry::{Kind, Record};
+use sapwood_core::port::store::{
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
+    Until, Upkeep,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::Head;
+use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+
+use crate::admit::admit;
+use crate::logbook::Logbook;
+use crate::match_text::Query;
+use crate::rules;
+use tenant::{Bytes, Tenant};
+
+/// Sessions that are kept unless told otherwise.
+pub const SESSIONS_MAX_DEFAULT: usize = 128;
+
+pub struct MemoryStore {
+    sessions_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tenants: HashMap<TenantId, Tenant>,
+    /// Counts uses, to know which session's last one was longest ago.
+    uses: u64,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::with_cap(SESSIONS_MAX_DEFAULT)
+    }
+}
+
+impl MemoryStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A store that keeps at most so many sessions, over all tenants.
+    pub fn with_cap(sessions_max: usize) -> Self {
+        Self { sessions_max: sessions_max.max(1), state: Mutex::default() }
+    }
+
+    /// Forgets a session at once.
+    pub fn evict(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        admit(scope, &tenant.book(session)?.summary, Right::Own)?;
+        tenant.remove(session);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `look` on a session that the caller has this right to, and counts it as used.
+    fn with_book<T>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        right: Right,
+        look: impl FnOnce(&mut Logbook<Bytes>) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        let held = state.tenant(scope).held(session)?;
+        admit(scope, &held.book.summary, right)?;
+        held.used = used;
+        look(&mut held.book)
+    }
+}
+
+impl State {
+    fn next_use(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    fn tenant(&mut self, scope: &Scope) -> &mut Tenant {
+        self.tenants.entry(scope.tenant.clone()).or_default()
+    }
+
+    /// Forgets the least recently used sessions until there are no more than `sessions_max`.
+    fn shrink(&mut self, sessions_max: usize) {
+        while self.tenants.values().map(Tenant::len).sum::<usize>() > sessions_max {
+            let oldest = self.tenants.values_mut().filter_map(|tenant| {
+                let (used, id) = tenant.least_recently_used()?;
+                Some((used, id, tenant))
+            });
+            let Some((_, id, tenant)) = oldest.min_by_key(|(used, ..)| *used) else { return };
+            tenant.remove(&id);
+        }
+    }
+}
+
+#[async_trait]
+impl Sessions for MemoryStore {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        let tenant = state.tenant(scope);
+        if let Ok(held) = tenant.held(&new.id) {
+            // Within one tenant a name that is taken cannot look free; whoever may not see it learns no more than that.
+            admit(scope, &held.book.summary, Right::Read).map_err(|_| exists(&new.id))?;
+            held.used = used;
+            return Ok(Created::Existed);
+        }
+        let summary = Summary::new(&new, scope.principal.clone());
+        tenant.insert(Logbook::new(summary, tenant::whole_shelf()), used);
+        tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.at);
+        state.shrink(self.sessions_max);
+        Ok(Created::New)
+    }
+
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
+        let mut state = self.lock();
+        let (source_used, used) = (state.next_use(), state.next_use());
+        let tenant = state.tenant(scope);
+        let source = tenant.held(&fork.source)?;
+        let mut book = source.book.fork(scope, &fork)?;
+        source.used = source_used;
+        if tenant.held(&fork.new.id).is_ok() {
+            return Err(exists(&fork.new.id));
+        }
+        if !fork.drafts.is_empty() {
+            let planned = book.place(fork.drafts, &scope.principal, |blob| tenant.has_blob(blob))?;
+            tenant::commit(&mut book, planned);
+        }
+        let head = book.summary.head;
+        tenant.insert(book, used);
+        let note = AuditNote { detail: Some(format!("from {}", fork.source)), ..about(AuditAction::Fork, &fork.new.id) };
+        tenant.write_audit(scope, note, fork.new.at);
+        state.shrink(self.sessions_max);
+        Ok(head)
+    }
+
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        self.with_book(scope, session, Right::Read, |book| Ok(book.summary.clone()))
+    }
+
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        let mut state = self.lock();
+        let summaries = state.tenant(scope).books().map(|book| book.summary.clone());
+        let (items, next) = rules::page_of_sessions(scope, filter, summaries)?;
+        Ok(Page { items, next })
+    }
+
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        admit(scope, &tenant.book(session)?.summary, Right::Read)?;
+        Ok(rules::children_of(scope, session, tenant.books().map(|book| &book.summary)))
+    }
+
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        admit(scope, &tenant.book(session)?.summary, Right::Own)?;
+        tenant.remove(session);
+        tenant.write_audit(scope, about(AuditAction::Erase, session), now);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Log for MemoryStore {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        state.tenant(scope).append(scope, append, used)
+    }
+
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.read_after(None, after, limit))
+    }
+
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.read_after(Some(kinds), after, limit))
+    }
+
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        self.with_book(scope, session, Right::Read, |book| book.read_path(at, until))
+    }
+
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>> {
+        self.with_book(scope, session, Right::Read, |book| book.nth_message(leaf, count))
+    }
+
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
+        self.with_book(scope, session, Right::Read, |book| book.read_entry(seq))
+    }
+
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.find_entries(id_prefix))
+    }
+}
+
+#[async_trait]
+impl Leases for MemoryStore {
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+        now: TimestampMs,
+    ) -> Result<Lease> {
+        self.with_book(scope, session, Right::Write, |book| {
+            let lease = rules::next_lease(book.lease.as_ref(), session, holder, ttl_ms, now)?;
+            book.lease = Some(lease.clone());
+            Ok(lease)
+        })
+    }
+
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
+        self.with_book(scope, &lease.session, Right::Write, |book| {
+            if let Some(released) = rules::released_lease(book.lease.as_ref(), lease) {
+                book.lease = Some(released);
+            }
+            Ok(())
+        })
+    }
+}
+
+#[async_trait]
+impl Search for MemoryStore {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        let (limit, after) = rules::check_search(query)?;
+        let words = Query::parse(&query.text);
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        if let Some(session) = &query.session {
+            admit(scope, &tenant.book(session)?.summary, Right::Read)?;
+        }
+        let mut hits = Vec::new();
+        for book in tenant.books().filter(|_| !words.is_empty()) {
+            let asked = query.session.as_ref().is_none_or(|session| *session == book.summary.id);
+            if asked && admit(scope, &book.summary, Right::Read).is_ok() {
+                hits.extend(book.search(&words)?);
+            }
+        }
+        Ok(rules::page_of_hits(hits, limit, after.as_ref()))
+    }
+}
+
+#[async_trait]
+impl Blobs for MemoryStore {
+    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
+        if bytes.len() > BLOB_BYTES_MAX {
+            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
+        }
+        Ok(self.lock().tenant(scope).put_blob(scope, bytes))
+    }
+
+    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
+        self.lock().tenant(scope).get_blob(scope, &blob)
+    }
+}
+
+#[async_trait]
+impl Audit for MemoryStore {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        self.lock().tenant(scope).write_audit(scope, note, now);
+        Ok(())
+    }
+
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        Ok(self.lock().tenant(scope).read_audit(scope, session, after, limit))
+    }
+}
+
+#[async_trait]
+impl Upkeep for MemoryStore {
+    /// Everything here is checked when it is made, and nothing can change it behind the store's back.
+    async fn check(&self, _scope: &Scope, _repair: Repair) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("memory, at most {} sessions", self.sessions_max)
+    }
+}
+
+fn exists(session: &SessionId) -> StoreError {
+    StoreError::Exists { session: session.clone() }
+}
+
+fn about(action: AuditAction, session: &SessionId) -> AuditNote {
+    AuditNote { action, session: Some(session.clone()), detail: None }
+}

@@ -1,0 +1,168 @@
+//! One tenant's sessions, blobs and audit. Nothing here can reach another tenant's (I9).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use sapwood_core::entry::Kind;
+use sapwood_core::port::store::{
+    Append, Appended, AuditLine, AuditNote, PAGE_ROWS_MAX, Result,
+};
+use sapwood_core::scope::Reach;
+use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, TimestampMs};
+
+use crate::admit::admit;
+use crate::logbook::{Logbook, Needed, Plan, Planned, Shelf, Stored};
+use crate::rules;
+
+/// A body in memory.
+#[derive(Debug, Clone)]
+pub struct Bytes(Arc<[u8]>);
+
+impl Stored for Bytes {
+    fn load(&self, _kind: Kind) -> Result<Vec<u8>> {
+        Ok(self.0.to_vec())
+    }
+}
+
+pub struct Held {
+    pub book: Logbook<Bytes>,
+    /// When it was last used; larger is later.
+    pub used: u64,
+}
+
+struct Blob {
+    bytes: Vec<u8>,
+    put_by: HashSet<Principal>,
+}
+
+#[derive(Default)]
+pub struct Tenant {
+    held: HashMap<SessionId, Held>,
+    blobs: HashMap<BlobHash, Blob>,
+    audit: Vec<AuditLine>,
+}
+
+pub fn whole_shelf() -> Arc<Shelf<Bytes>> {
+    Arc::new(Shelf::whole(0))
+}
+
+/// Takes a planned batch into a log whose bodies are in memory.
+pub fn commit(book: &mut Logbook<Bytes>, mut planned: Planned) -> Appended {
+    let stored = std::mem::take(&mut planned.bodies).into_iter().map(|body| Bytes(body.into())).collect();
+    book.commit(planned, stored)
+}
+
+impl Tenant {
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn held(&mut self, session: &SessionId) -> Result<&mut Held> {
+        self.held.get_mut(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
+    }
+
+    pub fn book(&mut self, session: &SessionId) -> Result<&Logbook<Bytes>> {
+        self.held(session).map(|held| &held.book)
+    }
+
+    pub fn books(&self) -> impl Iterator<Item = &Logbook<Bytes>> {
+        self.held.values().map(|held| &held.book)
+    }
+
+    pub fn insert(&mut self, book: Logbook<Bytes>, used: u64) {
+        self.held.insert(book.summary.id.clone(), Held { book, used });
+    }
+
+    pub fn least_recently_used(&self) -> Option<(u64, SessionId)> {
+        self.held.iter().map(|(id, held)| (held.used, id)).min().map(|(used, id)| (used, id.clone()))
+    }
+
+    pub fn append(&mut self, scope: &Scope, append: Append, used: u64) -> Result<Appended> {
+        let blobs = &self.blobs;
+        let held = self
+            .held
+            .get_mut(&append.session)
+            .ok_or_else(|| StoreError::NoSession { session: append.session.clone() })?;
+        let plan = held.book.plan(scope, &append, |blob| blobs.contains_key(blob))?;
+        held.used = used;
+        let appended = match plan {
+            Plan::Answered(first) => return Ok(first),
+            Plan::Write(planned) => commit(&mut held.book, planned),
+        };
+        if let Some(note) = append.audit {
+            self.write_audit(scope, note, append.now);
+        }
+        Ok(appended)
+    }
+
+    /// Forgets a session, the blobs that only it referred to, and of its entries all that no fork needs.
+    pub fn remove(&mut self, session: &SessionId) {
+        let Some(gone) = self.held.remove(session) else { return };
+        let mut needed = Needed::default();
+        for book in self.books() {
+            needed.add(book);
+        }
+        let mut candidates: BTreeSet<BlobHash> = BTreeSet::new();
+        let mut next = Some(gone.book.shelf());
+        while let Some(shelf) = next {
+            let is_held = self.books().any(|book| Arc::ptr_eq(book.shelf(), shelf));
+            if !is_held {
+                candidates.extend(shelf.own_blobs());
+                shelf.retain(&needed.of(shelf));
+            }
+            next = shelf.base().map(|base| &base.shelf);
+        }
+        for blob in candidates {
+            if !self.books().any(|book| book.refers_to(&blob)) {
+                self.blobs.remove(&blob);
+            }
+        }
+    }
+
+    pub fn has_blob(&self, blob: &BlobHash) -> bool {
+        self.blobs.contains_key(blob)
+    }
+
+    pub fn put_blob(&mut self, scope: &Scope, bytes: Vec<u8>) -> BlobHash {
+        let hash = BlobHash::of(&bytes);
+        let blob = self.blobs.entry(hash).or_insert_with(|| Blob { bytes, put_by: HashSet::new() });
+        blob.put_by.insert(scope.principal.clone());
+        hash
+    }
+
+    pub fn get_blob(&self, scope: &Scope, hash: &BlobHash) -> Result<Vec<u8>> {
+        let missing = || StoreError::NoBlob { blob: *hash };
+        let blob = self.blobs.get(hash).ok_or_else(missing)?;
+        let may_read = |book: &Logbook<Bytes>| admit(scope, &book.summary, Right::Read).is_ok();
+        let allowed = scope.reach == Reach::Tenant
+            || self.books().any(|book| may_read(book) && book.refers_to(hash))
+            || (blob.put_by.contains(&scope.principal) && !self.books().any(|book| book.refers_to(hash)));
+        if allowed { Ok(blob.bytes.clone()) } else { Err(missing()) }
+    }
+
+    pub fn write_audit(&mut self, scope: &Scope, note: AuditNote, now: TimestampMs) {
+        let previous = self.audit.last().map_or("", |line| line.hash.as_str());
+        let number = self.audit.len() as u64 + 1;
+        let line = AuditLine::chained(number, now, scope.principal.clone(), note, previous);
+        self.audit.push(line);
+    }
+
+    pub fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Vec<AuditLine> {
+        let about = |line: &AuditLine| {
+            let held = line.session.as_ref().and_then(|session| self.held.get(session));
+            held.map(|held| &held.book.summary)
+        };
+        let asked = |line: &&AuditLine| {
+            line.number > after
+                && session.is_none_or(|session| line.session.as_ref() == Some(session))
+                && rules::may_see_line(scope, line, about(line))
+        };
+        self.audit.iter().filter(asked).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()
+    }
+}

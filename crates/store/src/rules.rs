@@ -1,0 +1,319 @@
+//! The rules every store keeps, as pure functions of what the store looked up: who may append what, who gets a lease,
+//! how lists are cut into pages. SQLite calls the same ones inside its transaction.
+
+use std::cmp::Reverse;
+
+use sapwood_core::entry::{Kind, SessionState, Stance, codec};
+use sapwood_core::port::store::{
+    APPEND_ENTRIES_MAX, Append, AuditLine, BODY_BYTES_MAX, Expect, Hit, Lease, ListFilter, PAGE_ROWS_MAX, Page,
+    Result,
+    SearchQuery,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::scope::Reach;
+use sapwood_core::{Body, Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+
+use crate::admit::admit;
+
+/// Longest idempotency key, in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Longest name of a lease's holder, in bytes.
+pub const HOLDER_BYTES_MAX: usize = 256;
+/// Longest search, in bytes.
+pub const QUERY_BYTES_MAX: usize = 4 << 10;
+/// Rows of a page when the caller names no limit.
+const PAGE_ROWS_DEFAULT: usize = 100;
+
+/// 128 random bits for ids.
+pub fn random_bits() -> u128 {
+    uuid::Uuid::new_v4().as_u128()
+}
+
+/// What an append needs. Sharing, archiving and reopening are the owner's.
+pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
+    let mut state = summary.state;
+    for draft in drafts {
+        match &draft.body {
+            Body::MemberChanged(_) => return Right::Own,
+            Body::StateChanged(changed) => {
+                if SessionState::Archived == state || SessionState::Archived == changed.state {
+                    return Right::Own;
+                }
+                state = changed.state;
+            }
+            _ => {}
+        }
+    }
+    Right::Write
+}
+
+/// Everything that can be said about an append before its entries are placed: rights, limits, archive, head (I5),
+/// fence. A store looks for the idempotency key between [`admit`] and this, so that a repetition is answered even
+/// though the head has moved on.
+pub fn check_append(scope: &Scope, summary: &Summary, append: &Append, lease: Option<&Lease>) -> Result<()> {
+    admit(scope, summary, right_needed(summary, &append.drafts))?;
+    check_size(append)?;
+    check_archived(summary, &append.drafts)?;
+    check_expected(summary, append.expect)?;
+    check_fence(append, lease)
+}
+
+fn check_size(append: &Append) -> Result<()> {
+    if append.drafts.is_empty() {
+        return Err(StoreError::Invalid { what: "an append", why: "it holds no entries".to_owned() });
+    }
+    if append.drafts.len() > APPEND_ENTRIES_MAX {
+        return Err(StoreError::TooLarge { what: "the number of entries in one append", limit: APPEND_ENTRIES_MAX });
+    }
+    if append.idempotency_key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
+        return Err(StoreError::TooLarge { what: "an idempotency key", limit: KEY_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// An archived session can be reopened, shared and exported; what follows its reopening in the same batch is fine.
+fn check_archived(summary: &Summary, drafts: &[Draft]) -> Result<()> {
+    let mut state = summary.state;
+    for draft in drafts {
+        match &draft.body {
+            Body::StateChanged(changed) => state = changed.state,
+            Body::Exported(_) | Body::MemberChanged(_) => {}
+            _ if state == SessionState::Archived => {
+                return Err(StoreError::Archived { session: summary.id.clone() });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
+    match expect {
+        Expect::Head(expected) if expected != summary.head.seq => {
+            Err(StoreError::Conflict { expected, actual: summary.head.seq })
+        }
+        Expect::Any | Expect::Head(_) => Ok(()),
+    }
+}
+
+/// The fence must be the last one that was given out, whether or not its time is over: as long as nobody took the lease
+/// since, nobody else wrote. Without a fence, a live lease guards the leaf.
+fn check_fence(append: &Append, lease: Option<&Lease>) -> Result<()> {
+    if let Some(given) = append.fence {
+        let current = lease.map_or(0, |lease| lease.fence);
+        return if given == current { Ok(()) } else { Err(StoreError::StaleFence { given, current }) };
+    }
+    let moves_leaf = |kind: Kind| kind.stance() == Stance::InTree || kind == Kind::LeafMoved;
+    match lease {
+        Some(lease)
+            if is_live(lease, append.now) && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) =>
+        {
+            Err(leased(lease, append.now))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Encodes the bodies, each within its limit.
+pub fn encode_bodies(drafts: &[Draft]) -> Result<Vec<Vec<u8>>> {
+    let encode = |draft: &Draft| {
+        let body = codec::encode(&draft.body);
+        if body.len() > BODY_BYTES_MAX {
+            return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+        }
+        Ok(body)
+    };
+    drafts.iter().map(encode).collect()
+}
+
+pub fn is_live(lease: &Lease, now: TimestampMs) -> bool {
+    lease.expires_at > now
+}
+
+fn leased(lease: &Lease, now: TimestampMs) -> StoreError {
+    StoreError::Leased {
+        holder: lease.holder.clone(),
+        remaining_ms: lease.expires_at.0.saturating_sub(now.0),
+    }
+}
+
+/// The lease that `holder` gets after `current`, which is kept even when it was released or is over: fences never go
+/// back. Whoever holds a live one renews it and keeps its fence; anything else is a new fence.
+pub fn next_lease(
+    current: Option<&Lease>,
+    session: &SessionId,
+    holder: &str,
+    ttl_ms: i64,
+    now: TimestampMs,
+) -> Result<Lease> {
+    if holder.is_empty() || ttl_ms <= 0 {
+        let why = "it needs a holder and a time to live above zero".to_owned();
+        return Err(StoreError::Invalid { what: "a lease", why });
+    }
+    if holder.len() > HOLDER_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "the name of a lease's holder", limit: HOLDER_BYTES_MAX });
+    }
+    let fence = match current {
+        Some(lease) if is_live(lease, now) && lease.holder == holder => lease.fence,
+        Some(lease) if is_live(lease, now) => return Err(leased(lease, now)),
+        Some(lease) => lease.fence + 1,
+        None => 1,
+    };
+    let expires_at = TimestampMs(now.0.saturating_add(ttl_ms));
+    Ok(Lease { session: session.clone(), holder: holder.to_owned(), fence, expires_at })
+}
+
+/// What remains of a lease when its holder gives it back; `None` if the holder has lost it already, which is no error.
+pub fn released_lease(current: Option<&Lease>, given: &Lease) -> Option<Lease> {
+    let lease = current.filter(|lease| lease.fence == given.fence && lease.holder == given.holder)?;
+    Some(Lease { expires_at: TimestampMs(i64::MIN), ..lease.clone() })
+}
+
+/// An entry that a path or a fork was asked for, and that is not in the tree.
+pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
+    let why = format!("entry {seq} is a {} and stands beside the tree", kind.as_str());
+    StoreError::Invalid { what: "the entry", why }
+}
+
+pub fn no_entry(session: &SessionId, entry: impl ToString) -> StoreError {
+    StoreError::NoEntry { session: session.clone(), entry: entry.to_string() }
+}
+
+/// Whether a line of the tenant's audit shows to this caller: the operator sees all, others what they did themselves
+/// and what was done to sessions they own. `about` is the line's session, if it is still there.
+pub fn may_see_line(scope: &Scope, line: &AuditLine, about: Option<&Summary>) -> bool {
+    scope.reach == Reach::Tenant
+        || line.by == scope.principal
+        || about.is_some_and(|summary| admit(scope, summary, Right::Own).is_ok())
+}
+
+pub fn page_limit(limit: usize) -> usize {
+    match limit {
+        0 => PAGE_ROWS_DEFAULT,
+        limit => limit.min(PAGE_ROWS_MAX),
+    }
+}
+
+/// Where a list goes on: behind the session that was last used at `at` and is called `id`. Lists are ordered by
+/// `updated_at`, the newest first, then by id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListCursor {
+    pub at: TimestampMs,
+    pub id: SessionId,
+}
+
+impl ListCursor {
+    pub fn of(summary: &Summary) -> Self {
+        Self { at: summary.updated_at, id: summary.id.clone() }
+    }
+
+    pub fn parse(text: &str) -> Result<Self> {
+        let parsed = text.split_once('~').and_then(|(at, id)| {
+            Some(Self { at: TimestampMs(at.parse().ok()?), id: id.parse().ok()? })
+        });
+        parsed.ok_or_else(bad_cursor)
+    }
+
+    pub fn print(&self) -> String {
+        format!("{}~{}", self.at.0, self.id)
+    }
+
+    fn key(&self) -> (Reverse<TimestampMs>, &SessionId) {
+        (Reverse(self.at), &self.id)
+    }
+}
+
+/// Where a search goes on: hits are ordered by time, the newest first, then by session, then by seq, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HitCursor {
+    pub at: TimestampMs,
+    pub session: SessionId,
+    pub seq: Seq,
+}
+
+impl HitCursor {
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut pieces = text.splitn(3, '~');
+        let mut parse = || {
+            let at = TimestampMs(pieces.next()?.parse().ok()?);
+            let seq = Seq(pieces.next()?.parse().ok()?);
+            Some(Self { at, seq, session: pieces.next()?.parse().ok()? })
+        };
+        parse().ok_or_else(bad_cursor)
+    }
+
+    pub fn print(&self) -> String {
+        format!("{}~{}~{}", self.at.0, self.seq, self.session)
+    }
+
+    pub fn key(&self) -> (Reverse<TimestampMs>, &SessionId, Reverse<Seq>) {
+        (Reverse(self.at), &self.session, Reverse(self.seq))
+    }
+}
+
+fn bad_cursor() -> StoreError {
+    StoreError::Invalid { what: "the cursor", why: "it is not one that this store gave out".to_owned() }
+}
+
+/// One page of the sessions this caller may see, out of all of a tenant's.
+pub fn page_of_sessions(
+    scope: &Scope,
+    filter: &ListFilter,
+    sessions: impl Iterator<Item = Summary>,
+) -> Result<(Vec<Summary>, Option<String>)> {
+    let after = filter.cursor.as_deref().map(ListCursor::parse).transpose()?;
+    let shows = |summary: &Summary| {
+        admit(scope, summary, Right::Read).is_ok()
+            && filter.cwd.as_ref().is_none_or(|cwd| summary.cwd.as_ref() == Some(cwd))
+            && filter.state.is_none_or(|state| summary.state == state)
+            && filter.id_prefix.as_ref().is_none_or(|prefix| summary.id.as_str().starts_with(prefix.as_str()))
+            && after.as_ref().is_none_or(|after| ListCursor::of(summary).key() > after.key())
+    };
+    let mut found: Vec<Summary> = sessions.filter(shows).collect();
+    found.sort_by(|a, b| ListCursor::of(a).key().cmp(&ListCursor::of(b).key()));
+    let limit = page_limit(filter.limit);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|last| ListCursor::of(last).print());
+    Ok((found, next))
+}
+
+pub fn check_query(query: &SearchQuery) -> Result<()> {
+    if query.text.len() > QUERY_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// The limit and cursor of a search, checked.
+pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
+    check_query(query)?;
+    Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
+}
+
+/// One page of hits.
+pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
+    let cursor = |hit: &Hit| HitCursor { at: hit.at, session: hit.session.clone(), seq: hit.seq };
+    hits.retain(|hit| after.is_none_or(|after| cursor(hit).key() > after.key()));
+    hits.sort_by(|a, b| cursor(a).key().cmp(&cursor(b).key()));
+    let more = hits.len() > limit;
+    hits.truncate(limit);
+    let next = hits.last().filter(|_| more).map(|last| cursor(last).print());
+    Page { items: hits, next }
+}
+
+/// The forks of a session that this caller may see, the oldest first.
+pub fn children_of<'a>(
+    scope: &Scope,
+    session: &SessionId,
+    sessions: impl Iterator<Item = &'a Summary>,
+) -> Vec<SessionId> {
+    let is_child = |summary: &&Summary| {
+        summary.parent.as_ref().is_some_and(|parent| parent.session == *session)
+            && admit(scope, summary, Right::Read).is_ok()
+    };
+    let mut children: Vec<(TimestampMs, &SessionId)> =
+        sessions.filter(is_child).map(|summary| (summary.created_at, &summary.id)).collect();
+    children.sort();
+    children.into_iter().map(|(_, id)| id.clone()).collect()
+}

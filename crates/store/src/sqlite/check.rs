@@ -1,0 +1,108 @@
+//! What only the store can see: the file's pages, the links of each entry, the search index. Derived rows can be rebuilt.
+
+use std::collections::HashMap;
+
+use rusqlite::params;
+use sapwood_core::port::store::{Finding, Repair, Result};
+use sapwood_core::tree::Lookup;
+use sapwood_core::{Kind, Scope, Seq};
+
+use super::append::is_searched;
+use super::desk::Desk;
+use super::fault::Fault;
+use super::log::{LogRows, key_of, last_key, seq_of};
+use super::{search, session};
+
+/// Most findings of one kind: the first few tell what is wrong.
+const FINDINGS_MAX: usize = 20;
+
+pub(super) fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+    let mut findings = check_pages(desk)?;
+    findings.extend(check_links(desk, scope, repair)?);
+    findings.extend(check_index(desk, repair)?);
+    findings.extend(session::check_summaries(desk, scope, repair)?);
+    Ok(findings)
+}
+
+fn finding(desk: &Desk, rule: &'static str, what: String, repair: Repair) -> Finding {
+    Finding { rule, place: desk.path.display().to_string(), what, repaired: repair == Repair::Yes }
+}
+
+fn check_pages(desk: &Desk) -> Result<Vec<Finding>> {
+    let mut select = desk.conn.prepare("PRAGMA integrity_check(20)").at(&desk.path)?;
+    let lines: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    let bad = lines.into_iter().filter(|line| line != "ok");
+    Ok(bad.map(|line| finding(desk, "file", line, Repair::No)).collect())
+}
+
+/// Recomputes each entry's depth and message count from its parent's.
+fn check_links(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(findings) };
+    let mut select = desk.prepare("SELECT pk FROM sessions WHERE tenant = ?1 AND id NOT NULL")?;
+    let pks: Vec<i64> = select.query_map([tenant], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    for pk in pks {
+        for (seq, depth, messages) in wrong_links(desk, pk)? {
+            if findings.len() < FINDINGS_MAX {
+                let what = format!("entry {seq} of session row {pk} has wrong links");
+                findings.push(finding(desk, "links", what, repair));
+            }
+            if repair == Repair::Yes {
+                // The entry itself as its jump is slower and always right.
+                let sql = "UPDATE entries SET depth = ?2, messages = ?3, jump = ?4 WHERE key = ?1";
+                desk.prepare(sql)?.execute(params![key_of(pk, seq), depth, messages, seq.0]).at(&desk.path)?;
+            }
+        }
+    }
+    Ok(findings)
+}
+
+fn wrong_links(desk: &Desk, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
+    let mut log = LogRows::open(desk, pk)?;
+    let mut known: HashMap<Seq, (u32, u32)> = HashMap::new();
+    let mut wrong = Vec::new();
+    let sql = "SELECT key, parent, kind, depth, messages FROM entries WHERE key > ?1 AND key <= ?2 AND depth NOT NULL";
+    let mut select = desk.prepare(sql)?;
+    let mut rows = select.query([key_of(pk, Seq::ZERO), last_key(pk)]).at(&desk.path)?;
+    while let Some(row) = rows.next().at(&desk.path)? {
+        let seq = seq_of(row.get(0).at(&desk.path)?);
+        let kind = Kind::from_code(row.get(2).at(&desk.path)?);
+        let above = match row.get::<_, Option<u32>>(1).at(&desk.path)?.map(Seq) {
+            None => (0, 0),
+            Some(parent) if parent.0 <= log.inherited => (parent.0, log.node(parent)?.links.messages),
+            Some(parent) => known.get(&parent).copied().unwrap_or_default(),
+        };
+        let right = (above.0 + 1, above.1 + u32::from(kind.is_some_and(Kind::is_message)));
+        let stored: (u32, u32) = (row.get(3).at(&desk.path)?, row.get(4).at(&desk.path)?);
+        if stored != right {
+            wrong.push((seq, right.0, right.1));
+        }
+        known.insert(seq, right);
+    }
+    Ok(wrong)
+}
+
+/// Every text has its number, and the index is sound.
+fn check_index(desk: &Desk, repair: Repair) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let searched: Vec<String> =
+        Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| kind.code().to_string()).collect();
+    let sql = format!(
+        "SELECT count(*) FROM entries LEFT JOIN docs ON docs.doc = entries.doc
+         WHERE kind IN ({}) AND docs.key IS NOT entries.key",
+        searched.join(", ")
+    );
+    let unnumbered: i64 = desk.conn.query_row(&sql, [], |row| row.get(0)).at(&desk.path)?;
+    if unnumbered > 0 {
+        let what = format!("{unnumbered} entries have no place in the search index");
+        findings.push(finding(desk, "index", what, Repair::No));
+    }
+    let sound = desk.conn.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []);
+    if let Err(error) = sound {
+        findings.push(finding(desk, "index", format!("the search index is damaged: {error}"), repair));
+    }
+    if repair == Repair::Yes && findings.iter().any(|finding| finding.rule == "index") {
+        search::rebuild(desk)?;
+    }
+    Ok(findings)
+}

@@ -1,0 +1,161 @@
+//! A connection and what is worth remembering between calls on it: the pks of tenants and principals, which never change.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use sapwood_core::port::store::Result;
+use sapwood_core::{Principal, StoreError, TenantId};
+
+use super::fault::{BUSY_WAIT_MS, Fault};
+use crate::{Durability, Key};
+
+/// Statements kept ready per connection.
+const STATEMENTS_MAX: usize = 64;
+/// Page cache of one connection.
+const CACHE_KIB: i64 = 16 << 10;
+/// The file's first bytes are mapped rather than read, where the platform can.
+const MMAP_BYTES: i64 = 256 << 20;
+/// Pages in the write-ahead log before it is copied into the file.
+const CHECKPOINT_PAGES: u32 = 4_000;
+/// A log that a burst has blown up is cut back to this.
+const WAL_BYTES_KEPT: i64 = 64 << 20;
+
+/// What a connection may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Write,
+    Read,
+}
+
+pub(super) struct Desk {
+    pub conn: Connection,
+    pub path: PathBuf,
+    tenants: RefCell<HashMap<TenantId, i64>>,
+    principals: RefCell<HashMap<i64, Principal>>,
+    principal_pks: RefCell<HashMap<Principal, i64>>,
+}
+
+impl Desk {
+    pub fn open(path: &Path, mode: Mode, durability: Durability, key: Option<&Key>) -> Result<Self> {
+        let access = match mode {
+            Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+            Mode::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        };
+        let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
+        unlock(&conn, path, key)?;
+        conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
+        conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        let desk = Self {
+            conn,
+            path: path.to_owned(),
+            tenants: RefCell::default(),
+            principals: RefCell::default(),
+            principal_pks: RefCell::default(),
+        };
+        desk.tune(mode, durability).at(path)?;
+        Ok(desk)
+    }
+
+    fn tune(&self, mode: Mode, durability: Durability) -> rusqlite::Result<()> {
+        let conn = &self.conn;
+        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        conn.pragma_update(None, "mmap_size", MMAP_BYTES)?;
+        conn.pragma_update(None, "temp_store", "MEMORY")?;
+        if mode == Mode::Write {
+            conn.pragma_update(None, "foreign_keys", true)?;
+            conn.pragma_update(None, "secure_delete", true)?;
+            conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
+            let synchronous = match durability {
+                Durability::Full => "FULL",
+                Durability::Normal => "NORMAL",
+            };
+            conn.pragma_update(None, "synchronous", synchronous)?;
+        }
+        Ok(())
+    }
+
+    /// The tenant's pk, if it has ever written anything.
+    pub fn tenant(&self, tenant: &TenantId) -> Result<Option<i64>> {
+        if let Some(pk) = self.tenants.borrow().get(tenant) {
+            return Ok(Some(*pk));
+        }
+        let mut select = self.prepare("SELECT pk FROM tenants WHERE name = ?1")?;
+        let pk: Option<i64> = select.query_row([tenant.as_str()], |row| row.get(0)).optional().at(&self.path)?;
+        if let Some(pk) = pk {
+            self.tenants.borrow_mut().insert(tenant.clone(), pk);
+        }
+        Ok(pk)
+    }
+
+    pub fn tenant_or_new(&self, tenant: &TenantId) -> Result<i64> {
+        if let Some(pk) = self.tenant(tenant)? {
+            return Ok(pk);
+        }
+        self.prepare("INSERT INTO tenants (name) VALUES (?1)")?.execute([tenant.as_str()]).at(&self.path)?;
+        // Not remembered before the transaction is committed: it may yet be rolled back.
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    pub fn principal(&self, pk: i64) -> Result<Principal> {
+        if let Some(principal) = self.principals.borrow().get(&pk) {
+            return Ok(principal.clone());
+        }
+        let mut select = self.prepare("SELECT name FROM principals WHERE pk = ?1")?;
+        let name: String = select.query_row([pk], |row| row.get(0)).at(&self.path)?;
+        let principal: Principal = name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
+        self.principals.borrow_mut().insert(pk, principal.clone());
+        Ok(principal)
+    }
+
+    pub fn principal_or_new(&self, principal: &Principal) -> Result<i64> {
+        if let Some(pk) = self.principal_pks.borrow().get(principal) {
+            return Ok(*pk);
+        }
+        let name = principal.to_string();
+        let mut select = self.prepare("SELECT pk FROM principals WHERE name = ?1")?;
+        if let Some(pk) = select.query_row([&name], |row| row.get(0)).optional().at(&self.path)? {
+            self.principal_pks.borrow_mut().insert(principal.clone(), pk);
+            return Ok(pk);
+        }
+        self.prepare("INSERT INTO principals (name) VALUES (?1)")?.execute(params![name]).at(&self.path)?;
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    /// After a rollback: what was remembered may never have been.
+    pub fn forget(&self) {
+        self.tenants.borrow_mut().clear();
+        self.principals.borrow_mut().clear();
+        self.principal_pks.borrow_mut().clear();
+    }
+
+    pub fn prepare(&self, sql: &str) -> Result<rusqlite::CachedStatement<'_>> {
+        self.conn.prepare_cached(sql).at(&self.path)
+    }
+
+    pub fn damaged(&self, what: String) -> StoreError {
+        StoreError::Damaged { place: self.path.display().to_string(), what }
+    }
+}
+
+#[cfg(feature = "encryption")]
+fn unlock(conn: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
+    match key {
+        Some(key) => conn.pragma_update(None, "key", key.expose()).at(path),
+        None => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "encryption"))]
+fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
+    match key {
+        None => Ok(()),
+        Some(_) => Err(StoreError::Locked {
+            place: path.display().to_string(),
+            why: "this build of Sapwood has no encryption; build it with --features encryption".to_owned(),
+        }),
+    }
+}

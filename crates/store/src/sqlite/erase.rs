@@ -1,0 +1,106 @@
+//! Erasing for good: rows, texts in the index, blobs, kept answers. What forks share stays, without a name; when the last
+//! of them goes, it goes too.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use rusqlite::{OptionalExtension, params};
+use sapwood_core::port::store::{AuditAction, AuditNote, Result};
+use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, TimestampMs};
+
+use super::audit::write_line;
+use super::blob;
+use super::desk::Desk;
+use super::fault::Fault;
+use super::log::{LogRows, key_of, last_key, seq_of};
+use super::search;
+use super::session::find;
+
+/// Rows looked at in one go.
+const CHUNK_ROWS: i64 = 1_000;
+
+pub(super) fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+    let row = find(desk, scope, session, Right::Own)?;
+    erase_rows(desk, row.pk)?;
+    search::settle(desk)?;
+    let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
+    write_line(desk, scope, note, now)
+}
+
+/// Erases a session's rows but for those its forks share, then what only it kept alive.
+fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
+    let mut next = Some(pk);
+    while let Some(pk) = next.take() {
+        let needed = needed_by_forks(desk, pk)?;
+        let still_used = delete_entries(desk, pk, &needed)?;
+        blob::drop_uses(desk, pk, &still_used)?;
+        for table in ["answers", "leases"] {
+            desk.prepare(&format!("DELETE FROM {table} WHERE session = ?1"))?.execute([pk]).at(&desk.path)?;
+        }
+        let (base, forks) = neighbours(desk, pk)?;
+        if forks > 0 {
+            let sql = "UPDATE sessions SET id = NULL, parent = NULL, summary = NULL WHERE pk = ?1";
+            desk.prepare(sql)?.execute([pk]).at(&desk.path)?;
+            return Ok(());
+        }
+        desk.prepare("DELETE FROM sessions WHERE pk = ?1")?.execute([pk]).at(&desk.path)?;
+        // The session it was forked from may itself be erased already, and have stayed only for this one.
+        next = match base {
+            Some(base) if is_nameless(desk, base)? => Some(base),
+            _ => None,
+        };
+    }
+    Ok(())
+}
+
+/// The session this one was forked from, and how many were forked from it.
+fn neighbours(desk: &Desk, pk: i64) -> Result<(Option<i64>, i64)> {
+    let sql = "SELECT base, (SELECT count(*) FROM sessions WHERE base = ?1) FROM sessions WHERE pk = ?1";
+    desk.prepare(sql)?.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&desk.path)
+}
+
+fn is_nameless(desk: &Desk, pk: i64) -> Result<bool> {
+    let mut select = desk.prepare("SELECT id IS NULL FROM sessions WHERE pk = ?1")?;
+    Ok(select.query_row([pk], |row| row.get(0)).optional().at(&desk.path)?.unwrap_or(false))
+}
+
+/// The session's own entries that lie on the path to a fork point.
+fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
+    let mut select = desk.prepare("SELECT DISTINCT base_seq FROM sessions WHERE base = ?1")?;
+    let points: Vec<u32> = select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    let mut needed = HashSet::new();
+    let mut log = LogRows::open(desk, pk)?;
+    let inherited = log.inherited;
+    for point in points {
+        log.walk(Seq(point), &mut |step| {
+            let known = step.seq.0 <= inherited || !needed.insert(step.seq);
+            Ok(if known { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+    }
+    Ok(needed)
+}
+
+/// Deletes a session's entries and their texts; answers with the blobs that the entries which stay refer to.
+fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<Vec<BlobHash>> {
+    let mut still_used = Vec::new();
+    let mut log = LogRows::open(desk, pk)?;
+    let mut after = key_of(pk, Seq::ZERO);
+    loop {
+        let mut select = desk.prepare("SELECT key FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3")?;
+        let keys: Vec<i64> = select
+            .query_map(params![after, last_key(pk), CHUNK_ROWS], |row| row.get(0))
+            .and_then(Iterator::collect)
+            .at(&desk.path)?;
+        let Some(last) = keys.last() else { return Ok(still_used) };
+        after = *last;
+        for key in keys {
+            if needed.contains(&seq_of(key)) {
+                let record = log.record(seq_of(key))?;
+                still_used.extend(record.and_then(|record| record.decode().ok()).iter().flat_map(|body| body.blobs()));
+                continue;
+            }
+            search::forget(desk, key)?;
+            desk.prepare("DELETE FROM entries WHERE key = ?1")?.execute([key]).at(&desk.path)?;
+        }
+    }
+}

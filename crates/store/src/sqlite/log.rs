@@ -1,0 +1,463 @@
+//! One session's log as rows: where it begins, its nodes, its entries, and walking its path.
+//!
+//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it numbers them by their
+//! depth, as `sapwood_core::tree` says, and finds their rows through the fork point.
+
+use std::ops::ControlFlow;
+
+use rusqlite::{OptionalExtension, Row};
+use sapwood_core::entry::{Meta, Stance};
+use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
+use sapwood_core::view::Settings;
+use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
+
+use super::desk::Desk;
+use super::fault::Fault;
+use super::pack::unpack;
+
+/// Forks of forks of forks: deeper than this is a mistake.
+const FORKS_MAX: usize = 4_096;
+/// Rows of other branches a walk steps over before it is quicker to look the next one up.
+const STEP_OVER_MAX: u32 = 24;
+
+/// What is read of an entry; the body last, so that it is not touched unless wanted.
+const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";
+
+pub(super) fn key_of(pk: i64, seq: Seq) -> i64 {
+    (pk << 32) | i64::from(seq.0)
+}
+
+pub(super) fn seq_of(key: i64) -> Seq {
+    Seq(u32::try_from(key & 0xffff_ffff).unwrap_or(0))
+}
+
+pub(super) fn pk_of(key: i64) -> i64 {
+    key >> 32
+}
+
+/// The last key a session can have.
+pub(super) fn last_key(pk: i64) -> i64 {
+    key_of(pk, Seq(u32::MAX))
+}
+
+/// A session's rows, and the rows it shares with the session it was forked from.
+pub(super) struct LogRows<'d> {
+    pub desk: &'d Desk,
+    pub pk: i64,
+    pub inherited: u32,
+    base: Option<Box<(LogRows<'d>, Seq)>>,
+}
+
+/// How the session that asks numbers a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbering {
+    Own,
+    /// By depth: the row belongs to the session this one was forked from.
+    Shared,
+}
+
+/// A row that a walk has reached.
+pub(super) struct Step<'r> {
+    row: &'r Row<'r>,
+    numbering: Numbering,
+    pub seq: Seq,
+    pub kind: Kind,
+}
+
+impl<'d> LogRows<'d> {
+    pub fn open(desk: &'d Desk, pk: i64) -> Result<Self> {
+        let (inherited, mut above) = base_of(desk, pk)?;
+        let mut chain = vec![(pk, inherited, Seq::ZERO)];
+        while let Some((base, at)) = above {
+            if chain.len() >= FORKS_MAX {
+                return Err(desk.damaged(format!("session {pk} has more than {FORKS_MAX} forks above it")));
+            }
+            let (inherited, next) = base_of(desk, base)?;
+            chain.push((base, inherited, at));
+            above = next;
+        }
+        let mut base = None;
+        while let Some((pk, inherited, at)) = chain.pop() {
+            let rows = LogRows { desk, pk, inherited, base };
+            if chain.is_empty() {
+                return Ok(rows);
+            }
+            base = Some(Box::new((rows, at)));
+        }
+        Err(desk.damaged(format!("session {pk} has no row")))
+    }
+
+    /// The session that holds an entry's row, and its seq there.
+    pub fn home_of(&mut self, seq: Seq) -> Result<(i64, Seq)> {
+        if seq.0 > self.inherited {
+            return Ok((self.pk, seq));
+        }
+        let (base, at) = self.shared(seq)?;
+        base.home_of(at)
+    }
+
+    /// The sessions whose rows this one shares, itself first.
+    pub fn lineage(&self) -> Vec<i64> {
+        let mut pks = vec![self.pk];
+        let mut base = &self.base;
+        while let Some(above) = base {
+            pks.push(above.0.pk);
+            base = &above.0.base;
+        }
+        pks
+    }
+
+    /// The source's rows, and the seq there of a shared entry.
+    fn shared(&mut self, seq: Seq) -> Result<(&mut LogRows<'d>, Seq)> {
+        let (desk, pk) = (self.desk, self.pk);
+        let gone = || desk.damaged(format!("shared entry {seq} of session {pk} is gone"));
+        let (rows, fork_point) = self.base.as_deref_mut().ok_or_else(gone)?;
+        let at = ancestor_at(*fork_point, seq.0, rows)?.ok_or_else(gone)?;
+        Ok((rows, at))
+    }
+
+    pub fn record(&mut self, seq: Seq) -> Result<Option<Record>> {
+        self.record_as(seq, Numbering::Own)
+    }
+
+    fn record_as(&mut self, seq: Seq, numbering: Numbering) -> Result<Option<Record>> {
+        if seq.0 <= self.inherited {
+            if seq == Seq::ZERO {
+                return Ok(None);
+            }
+            let (base, at) = self.shared(seq)?;
+            return base.record_as(at, Numbering::Shared);
+        }
+        let mut select = self.desk.prepare(&format!("SELECT {COLUMNS} FROM entries WHERE key = ?1"))?;
+        let mut rows = select.query([key_of(self.pk, seq)]).at(&self.desk.path)?;
+        let row = rows.next().at(&self.desk.path)?;
+        row.map(|row| read_step(self.desk, row, numbering)?.record(self.desk)).transpose()
+    }
+
+    /// Visits the entries of a path from `from` up to the root, until told to stop.
+    pub fn walk(
+        &mut self,
+        from: Seq,
+        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.walk_as(from, Numbering::Own, visit)
+    }
+
+    fn walk_as(
+        &mut self,
+        from: Seq,
+        numbering: Numbering,
+        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut next = Some(from);
+        while let Some(seq) = next {
+            if seq.0 <= self.inherited {
+                let (base, at) = self.shared(seq)?;
+                return base.walk_as(at, Numbering::Shared, visit);
+            }
+            match self.walk_run(seq, numbering, visit)? {
+                ControlFlow::Continue(parent) => next = parent,
+                ControlFlow::Break(()) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks while the path's rows lie close together; answers with the entry to look up next.
+    fn walk_run(
+        &self,
+        from: Seq,
+        numbering: Numbering,
+        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<(), Option<Seq>>> {
+        let (desk, path) = (self.desk, &self.desk.path);
+        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key <= ?1 AND key > ?2 ORDER BY key DESC");
+        let mut select = desk.prepare(&sql)?;
+        let bounds = [key_of(self.pk, from), key_of(self.pk, Seq(self.inherited))];
+        let mut rows = select.query(bounds).at(path)?;
+        let (mut wanted, mut stepped_over) = (from, 0);
+        while let Some(row) = rows.next().at(path)? {
+            let seq = seq_of(row.get(0).at(path)?);
+            if seq > wanted {
+                stepped_over += 1;
+                if stepped_over > STEP_OVER_MAX {
+                    return Ok(ControlFlow::Continue(Some(wanted)));
+                }
+                continue;
+            }
+            if seq < wanted {
+                break;
+            }
+            stepped_over = 0;
+            if visit(&read_step(desk, row, numbering)?)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            match row.get::<_, Option<u32>>(2).at(path)?.map(Seq) {
+                Some(parent) if parent.0 > self.inherited => wanted = parent,
+                parent => return Ok(ControlFlow::Continue(parent)),
+            }
+        }
+        Err(desk.damaged(format!("session {} has no entry {wanted}, which others hang from (I2)", self.pk)))
+    }
+
+    /// Entries after a seq, in order.
+    pub fn read_after(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let mut records = self.read_shared(after, limit)?;
+        let rest = limit - records.len();
+        if rest == 0 {
+            return Ok(records);
+        }
+        let desk = self.desk;
+        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
+        let mut select = desk.prepare(&sql)?;
+        let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
+        let limit = i64::try_from(rest).unwrap_or(i64::MAX);
+        let mut rows = select.query([from, last_key(self.pk), limit]).at(&desk.path)?;
+        while let Some(row) = rows.next().at(&desk.path)? {
+            records.push(read_step(desk, row, Numbering::Own)?.record(desk)?);
+        }
+        Ok(records)
+    }
+
+    /// The part of a page that is shared with the source.
+    fn read_shared(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let last = self.inherited.min(after.0.saturating_add(limit));
+        let mut records = Vec::new();
+        if last <= after.0 {
+            return Ok(records);
+        }
+        let desk = self.desk;
+        self.walk(Seq(last), &mut |step| {
+            if step.seq <= after {
+                return Ok(ControlFlow::Break(()));
+            }
+            records.push(step.record(desk)?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        records.reverse();
+        Ok(records)
+    }
+
+    /// Own entries of one kind that the index of kinds knows.
+    pub fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let desk = self.desk;
+        let sql = format!(
+            "SELECT {COLUMNS} FROM entries WHERE kind = ?1 AND kind > 3 AND key > ?2 AND key <= ?3 ORDER BY key LIMIT ?4"
+        );
+        let mut select = desk.prepare(&sql)?;
+        let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut rows = select.query([i64::from(kind.code()), from, last_key(self.pk), limit]).at(&desk.path)?;
+        let mut records = Vec::new();
+        while let Some(row) = rows.next().at(&desk.path)? {
+            records.push(read_step(desk, row, Numbering::Own)?.record(desk)?);
+        }
+        Ok(records)
+    }
+
+    /// Entries of several kinds, in order, shared ones included.
+    pub fn read_kinds(&mut self, kinds: &[Kind], after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let mut records = self.read_shared_kinds(kinds, after)?;
+        if kinds.iter().any(|kind| kind.code() <= 3) {
+            self.scan_kinds(kinds, after, limit, &mut records)?;
+        } else {
+            for kind in kinds {
+                records.extend(self.read_kind(*kind, after, limit)?);
+            }
+            records.sort_by_key(|record| record.meta.seq);
+        }
+        records.truncate(limit);
+        Ok(records)
+    }
+
+    /// Only entries in the tree are shared, so a fold of marks has nothing to look for there.
+    fn read_shared_kinds(&mut self, kinds: &[Kind], after: Seq) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        let any_in_tree = kinds.iter().any(|kind| kind.stance() == Stance::InTree);
+        if !any_in_tree || after.0 >= self.inherited {
+            return Ok(records);
+        }
+        let desk = self.desk;
+        self.walk(Seq(self.inherited), &mut |step| {
+            if step.seq <= after {
+                return Ok(ControlFlow::Break(()));
+            }
+            if kinds.contains(&step.kind) {
+                records.push(step.record(desk)?);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        records.reverse();
+        Ok(records)
+    }
+
+    /// Messages are not in the index of kinds: they are found by going through the log.
+    fn scan_kinds(&self, kinds: &[Kind], after: Seq, limit: usize, records: &mut Vec<Record>) -> Result<()> {
+        let desk = self.desk;
+        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key");
+        let mut select = desk.prepare(&sql)?;
+        let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
+        let mut rows = select.query([from, last_key(self.pk)]).at(&desk.path)?;
+        while let Some(row) = rows.next().at(&desk.path)? {
+            let step = read_step(desk, row, Numbering::Own)?;
+            if kinds.contains(&step.kind) {
+                records.push(step.record(desk)?);
+            }
+            if records.len() >= limit {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first two entries whose id is in the range: enough to know whether there is only one.
+    pub fn records_between(&mut self, low: EntryId, high: EntryId) -> Result<Vec<Record>> {
+        let first = self.first_at_or_after(low)?;
+        let last = self.last_seq()?;
+        let mut records = Vec::new();
+        for seq in [first, first.next()] {
+            let record = if seq > last { None } else { self.record(seq)? };
+            records.extend(record.filter(|record| record.meta.id <= high));
+        }
+        Ok(records)
+    }
+
+    /// The last seq of the log.
+    pub fn last_seq(&self) -> Result<Seq> {
+        let desk = self.desk;
+        let mut select = desk.prepare("SELECT max(key) FROM entries WHERE key > ?1 AND key <= ?2")?;
+        let bounds = [key_of(self.pk, Seq::ZERO), last_key(self.pk)];
+        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).at(&desk.path)?;
+        Ok(last.map_or(Seq(self.inherited), seq_of))
+    }
+
+    fn id_at(&mut self, seq: Seq) -> Result<EntryId> {
+        let (pk, seq) = self.home_of(seq)?;
+        let desk = self.desk;
+        let mut select = desk.prepare("SELECT id FROM entries WHERE key = ?1")?;
+        let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
+        Ok(EntryId::from_bytes(id))
+    }
+
+    /// The first entry whose id is not smaller: ids grow with seq (I13), so this is a bisection.
+    pub fn first_at_or_after(&mut self, id: EntryId) -> Result<Seq> {
+        let (mut low, mut high) = (1, self.last_seq()?.0 + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.id_at(Seq(middle))? < id {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(Seq(low))
+    }
+
+    fn own_node(&self, seq: Seq) -> Result<Option<Node>> {
+        let desk = self.desk;
+        let sql = "SELECT parent, depth, jump, messages, settings FROM entries WHERE key = ?1 AND depth NOT NULL";
+        let mut select = desk.prepare(sql)?;
+        let node = select.query_row([key_of(self.pk, seq)], |row| {
+            let links = Links {
+                depth: row.get(1)?,
+                jump: Seq(row.get(2)?),
+                messages: row.get(3)?,
+                settings: row.get::<_, Option<u32>>(4)?.map(Seq),
+            };
+            Ok(Node { seq, parent: row.get::<_, Option<u32>>(0)?.map(Seq), links })
+        });
+        node.optional().at(&desk.path)
+    }
+}
+
+impl Lookup for LogRows<'_> {
+    type Error = StoreError;
+
+    fn node(&mut self, seq: Seq) -> Result<Node> {
+        if seq.0 > self.inherited {
+            let gone = || self.desk.damaged(format!("session {} has no entry {seq} in its tree", self.pk));
+            return self.own_node(seq)?.ok_or_else(gone);
+        }
+        let (base, at) = self.shared(seq)?;
+        let mut links = base.node(at)?.links;
+        if let Some(settings) = links.settings {
+            links.settings = Some(Seq(base.node(settings)?.links.depth));
+        }
+        let parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
+        Ok(Node { seq, parent, links: Links { jump: seq, ..links } })
+    }
+
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        let seq = self.first_at_or_after(id)?;
+        let record = if seq > self.last_seq()? { None } else { self.record(seq)? };
+        Ok(record.filter(|record| record.meta.id == id).map(|record| (seq, record.meta.kind)))
+    }
+
+    fn settings(&mut self, at: Seq) -> Result<Settings> {
+        let (pk, seq) = self.home_of(at)?;
+        let desk = self.desk;
+        let mut select = desk.prepare("SELECT snapshot FROM entries WHERE key = ?1")?;
+        let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
+        serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
+            .map_err(|error| desk.damaged(format!("the settings at entry {at}: {error}")))
+    }
+
+    fn inherited(&self) -> u32 {
+        self.inherited
+    }
+}
+
+/// How many entries a session shares, and with which entry of which session.
+fn base_of(desk: &Desk, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
+    let mut select = desk.prepare("SELECT inherited, base, base_seq FROM sessions WHERE pk = ?1")?;
+    let row = select.query_row([pk], |row| {
+        let base = row.get::<_, Option<i64>>(1)?.zip(row.get::<_, Option<u32>>(2)?.map(Seq));
+        Ok((row.get(0)?, base))
+    });
+    row.at(&desk.path)
+}
+
+fn read_step<'r>(desk: &Desk, row: &'r Row<'r>, numbering: Numbering) -> Result<Step<'r>> {
+    let path = &desk.path;
+    let seq = match numbering {
+        Numbering::Own => seq_of(row.get(0).at(path)?),
+        Numbering::Shared => Seq(row.get(6).at(path)?),
+    };
+    let code: u8 = row.get(5).at(path)?;
+    let kind = Kind::from_code(code).ok_or_else(|| desk.damaged(format!("entry {seq} has the unknown kind {code}")))?;
+    Ok(Step { row, numbering, seq, kind })
+}
+
+impl Step<'_> {
+    pub fn id(&self, desk: &Desk) -> Result<EntryId> {
+        Ok(EntryId::from_bytes(self.row.get(1).at(&desk.path)?))
+    }
+
+    pub fn record(&self, desk: &Desk) -> Result<Record> {
+        let (row, path) = (self.row, &desk.path);
+        let parent = match self.numbering {
+            Numbering::Own => row.get::<_, Option<u32>>(2).at(path)?.map(Seq),
+            Numbering::Shared => (self.seq.0 > 1).then(|| Seq(self.seq.0 - 1)),
+        };
+        let meta = Meta {
+            seq: self.seq,
+            id: self.id(desk)?,
+            parent,
+            at: TimestampMs(row.get(3).at(path)?),
+            by: desk.principal(row.get(4).at(path)?)?,
+            turn: row.get::<_, Option<[u8; 16]>>(7).at(path)?.map(TurnId::from_bytes),
+            kind: self.kind,
+        };
+        let packing: u8 = row.get(9).at(path)?;
+        let packed = row.get_ref(10).at(path)?.as_blob().unwrap_or_default();
+        let body = unpack(packing, packed, BODY_BYTES_MAX)
+            .map_err(|what| desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk())))?;
+        Ok(Record { meta, version: row.get(8).at(path)?, body })
+    }
+
+    fn session_pk(&self) -> i64 {
+        self.row.get(0).map(pk_of).unwrap_or_default()
+    }
+}

@@ -1,0 +1,164 @@
+//! The file's layout. Migrations are forward only, run in place under the write lock, and refuse a newer file.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+
+use super::fault::Fault;
+
+/// "Sapw", so that `file` and we can tell a Sapwood file from any other SQLite database.
+const APPLICATION_ID: i32 = 0x5361_7077;
+
+/// One step each; the file's `user_version` counts how many were taken. Never change a step that was released.
+const MIGRATIONS: &[&str] = &[FIRST];
+
+/// Chosen by measurement, see docs/benchmarks.md.
+const PAGE_BYTES: u32 = 4096;
+
+const FIRST: &str = "
+CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+-- A session. Its summary is a cache of its log, kept equal by every append. An erased session that forks still need
+-- has no id: nothing finds it but their base.
+CREATE TABLE sessions (
+  pk         INTEGER PRIMARY KEY,
+  tenant     INTEGER NOT NULL REFERENCES tenants (pk),
+  id         TEXT,
+  updated_at INTEGER NOT NULL,
+  parent     TEXT,
+  base       INTEGER REFERENCES sessions (pk),
+  base_seq   INTEGER,
+  inherited  INTEGER NOT NULL DEFAULT 0,
+  summary    TEXT
+);
+CREATE UNIQUE INDEX sessions_by_id ON sessions (tenant, id);
+CREATE INDEX sessions_by_time ON sessions (tenant, updated_at, pk) WHERE id IS NOT NULL;
+CREATE INDEX sessions_by_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
+CREATE INDEX sessions_by_base ON sessions (base) WHERE base IS NOT NULL;
+
+-- The log. The key is the session's pk in the high half and the seq in the low half, so a session's entries lie together
+-- and need no second index. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot
+-- holds the settings where they change. doc is the entry's number in the search index. The body is last, so that walking
+-- over an entry does not read it.
+CREATE TABLE entries (
+  key      INTEGER PRIMARY KEY,
+  id       BLOB NOT NULL,
+  parent   INTEGER,
+  at       INTEGER NOT NULL,
+  by       INTEGER NOT NULL,
+  kind     INTEGER NOT NULL,
+  depth    INTEGER,
+  jump     INTEGER,
+  messages INTEGER,
+  settings INTEGER,
+  doc      INTEGER,
+  turn     BLOB,
+  snapshot TEXT,
+  version  INTEGER NOT NULL,
+  packing  INTEGER NOT NULL,
+  body     BLOB NOT NULL
+);
+-- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
+
+-- Entries with text, in the order they were written, over all sessions; searches go through them newest first. The index
+-- trails behind: what is numbered above `indexed` is added before a search, or when there is enough of it.
+CREATE TABLE docs (doc INTEGER PRIMARY KEY, key INTEGER NOT NULL);
+CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', columnsize = 0, tokenize = 'unicode61');
+INSERT INTO texts (texts, rank) VALUES ('secure-delete', 1);
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counters VALUES ('indexed', 0);
+
+CREATE TABLE leases (
+  session    INTEGER PRIMARY KEY REFERENCES sessions (pk),
+  holder     TEXT NOT NULL,
+  fence      INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL
+);
+CREATE TABLE answers (
+  session INTEGER NOT NULL REFERENCES sessions (pk),
+  key     TEXT NOT NULL,
+  answer  TEXT NOT NULL,
+  PRIMARY KEY (session, key)
+) WITHOUT ROWID;
+
+CREATE TABLE blobs (
+  pk      INTEGER PRIMARY KEY,
+  tenant  INTEGER NOT NULL REFERENCES tenants (pk),
+  hash    BLOB NOT NULL,
+  put_by  INTEGER NOT NULL REFERENCES principals (pk),
+  packing INTEGER NOT NULL,
+  data    BLOB NOT NULL
+);
+CREATE UNIQUE INDEX blobs_by_hash ON blobs (tenant, hash);
+CREATE TABLE blob_uses (
+  blob    INTEGER NOT NULL REFERENCES blobs (pk),
+  session INTEGER NOT NULL REFERENCES sessions (pk),
+  PRIMARY KEY (blob, session)
+) WITHOUT ROWID;
+CREATE INDEX blob_uses_by_session ON blob_uses (session);
+
+CREATE TABLE audit (
+  tenant  INTEGER NOT NULL REFERENCES tenants (pk),
+  number  INTEGER NOT NULL,
+  session TEXT,
+  line    TEXT NOT NULL,
+  PRIMARY KEY (tenant, number)
+) WITHOUT ROWID;
+CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
+";
+
+/// Brings a new or older file up to date.
+pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
+    let known = MIGRATIONS.len() as u32;
+    let (application, version) = stamps(conn).at(path)?;
+    check_stamps(path, application, version, conn)?;
+    if version == known {
+        return Ok(());
+    }
+    if version == 0 {
+        // Only takes effect on a file without pages yet; harmless otherwise.
+        conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
+        conn.pragma_update(None, "journal_mode", "WAL").at(path)?;
+    }
+    conn.execute_batch("BEGIN IMMEDIATE").at(path)?;
+    let migrated = run_steps(conn, known).at(path);
+    let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    conn.execute_batch(end).at(path)?;
+    migrated
+}
+
+fn stamps(conn: &Connection) -> rusqlite::Result<(i32, u32)> {
+    let application = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let version = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok((application, version))
+}
+
+fn check_stamps(path: &Path, application: i32, version: u32, conn: &Connection) -> Result<()> {
+    let place = path.display().to_string();
+    let known = MIGRATIONS.len() as u32;
+    let tables: i64 =
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).at(path)?;
+    let ours = application == APPLICATION_ID;
+    if !ours && (tables > 0 || application != 0) {
+        let what = "is a SQLite database, but not one of Sapwood's; it was left alone".to_owned();
+        return Err(StoreError::Damaged { place, what });
+    }
+    if version > known {
+        return Err(StoreError::TooNew { place, found: version, known });
+    }
+    Ok(())
+}
+
+/// Runs inside the write lock: another process may have migrated while we waited for it.
+fn run_steps(conn: &Connection, known: u32) -> rusqlite::Result<()> {
+    let (_, version) = stamps(conn)?;
+    for step in MIGRATIONS.iter().skip(version as usize) {
+        conn.execute_batch(step)?;
+    }
+    conn.pragma_update(None, "application_id", APPLICATION_ID)?;
+    conn.pragma_update(None, "user_version", known)
+}

@@ -1,0 +1,266 @@
+//! Session rows: finding, making, forking, listing, erasing.
+
+use rusqlite::{OptionalExtension, params};
+use sapwood_core::entry::{Body, SessionState, Stance};
+use sapwood_core::port::store::{
+    AuditAction, AuditNote, Created, Finding, Fork, ListFilter, NewSession, Page, Repair, Result,
+};
+use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::tree::{Head, Lookup, is_on_path, settings_at};
+use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
+
+use super::append::{Batch, write_batch};
+use super::audit::write_line;
+use super::desk::Desk;
+use super::fault::Fault;
+use super::log::LogRows;
+use super::path::check_in_tree;
+use crate::admit::admit;
+use crate::rules::{no_entry, page_limit};
+
+/// Rows asked for at a time when everything is checked.
+const CHECK_ROWS: usize = 500;
+
+/// A session that the caller may deal with.
+pub(super) struct SessionRow {
+    pub pk: i64,
+    pub summary: Summary,
+}
+
+pub(super) fn no_session(session: &SessionId) -> StoreError {
+    StoreError::NoSession { session: session.clone() }
+}
+
+/// Finds a session of the scope's own tenant and lets the caller in, or not.
+pub(super) fn find(desk: &Desk, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(no_session(id)) };
+    let mut select = desk.prepare("SELECT pk, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
+    let found = select.query_row(params![tenant, id.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
+    let Some((pk, json)) = found.optional().at(&desk.path)? else { return Err(no_session(id)) };
+    let summary = read_summary(desk, &json)?;
+    admit(scope, &summary, needed)?;
+    Ok(SessionRow { pk, summary })
+}
+
+pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
+    serde_json::from_str(json).map_err(|error| desk.damaged(format!("a session's summary: {error}")))
+}
+
+fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)>) -> Result<i64> {
+    let tenant = desk.tenant_or_new(&scope.tenant)?;
+    let sql = "INSERT INTO sessions (tenant, id, updated_at, parent, base, base_seq, inherited, summary)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
+    desk.prepare(sql)?
+        .execute(params![
+            tenant,
+            summary.id.as_str(),
+            summary.updated_at.0,
+            parent,
+            base.map(|(pk, _)| pk),
+            base.map(|(_, seq)| seq.0),
+            summary.inherited,
+            to_json(summary),
+        ])
+        .at(&desk.path)?;
+    Ok(desk.conn.last_insert_rowid())
+}
+
+pub(super) fn store_summary(desk: &Desk, row: &SessionRow) -> Result<()> {
+    desk.prepare("UPDATE sessions SET updated_at = ?2, summary = ?3 WHERE pk = ?1")?
+        .execute(params![row.pk, row.summary.updated_at.0, to_json(&row.summary)])
+        .at(&desk.path)?;
+    Ok(())
+}
+
+fn to_json(summary: &Summary) -> String {
+    serde_json::to_string(summary).expect("a summary holds strings and numbers only")
+}
+
+pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {
+    match id_is_taken(desk, scope, &new.id)? {
+        Some(row) => return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed),
+        None => insert(desk, scope, &Summary::new(new, scope.principal.clone()), None)?,
+    };
+    let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
+    write_line(desk, scope, note, new.at)?;
+    Ok(Created::New)
+}
+
+/// The session that has this id in the tenant, whoever owns it.
+fn id_is_taken(desk: &Desk, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
+    let whole_tenant = Scope::operator(scope.tenant.clone(), scope.principal.clone());
+    match find(desk, &whole_tenant, id, Right::Read) {
+        Ok(row) => Ok(Some(row)),
+        Err(StoreError::NoSession { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
+    let source = find(desk, scope, &fork.source, Right::Read)?;
+    if id_is_taken(desk, scope, &fork.new.id)?.is_some() {
+        return Err(StoreError::Exists { session: fork.new.id });
+    }
+    let mut log = LogRows::open(desk, source.pk)?;
+    let at = fork.at.or(source.summary.head.leaf);
+    let point = at.map(|at| fork_point(&mut log, &fork.source, at)).transpose()?;
+    let base = at.map(|at| log.home_of(at)).transpose()?;
+    let mut drafts = Vec::new();
+    for draft in fork.drafts.drain(..) {
+        let target = if let Body::Label(label) = &draft.body { log.find(label.target)? } else { None };
+        if let Some((seq, _)) = target
+            && is_on_path(seq, at, &mut log)?
+        {
+            drafts.push(draft);
+        }
+    }
+    let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
+    let pk = insert(desk, scope, &summary, base)?;
+    let note = AuditNote {
+        action: AuditAction::Fork,
+        session: Some(fork.new.id.clone()),
+        detail: Some(format!("from {}", fork.source)),
+    };
+    write_line(desk, scope, note, fork.new.at)?;
+    let mut row = SessionRow { pk, summary };
+    if !drafts.is_empty() {
+        write_batch(desk, scope, &mut row, Batch::pack(drafts)?)?;
+    }
+    Ok(row.summary.head)
+}
+
+fn fork_point(log: &mut LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
+    check_in_tree(log, source, at)?;
+    let record = log.record(at)?.ok_or_else(|| no_entry(source, at))?;
+    let model = settings_at(at, log)?.model;
+    Ok(ForkPoint { id: record.meta.id, links: log.node(at)?.links, model })
+}
+
+pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+    find(desk, scope, session, Right::Read)?;
+    let tenant = desk.tenant(&scope.tenant)?;
+    let sql = "SELECT summary FROM sessions WHERE tenant = ?1 AND parent = ?2 AND id NOT NULL ORDER BY pk";
+    let mut select = desk.prepare(sql)?;
+    let rows = select.query_map(params![tenant, session.as_str()], |row| row.get::<_, String>(0)).at(&desk.path)?;
+    let mut children = Vec::new();
+    for json in rows {
+        let summary = read_summary(desk, &json.at(&desk.path)?)?;
+        if admit(scope, &summary, Right::Read).is_ok() {
+            children.push(summary.id);
+        }
+    }
+    Ok(children)
+}
+
+/// Where a page of a list begins: the time and pk of the last session on the page before.
+fn read_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
+    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
+    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
+    parsed.ok_or_else(|| StoreError::Invalid {
+        what: "the cursor",
+        why: format!("{text:?} is not one this store has given out"),
+    })
+}
+
+pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let (time, pk) = read_cursor(filter.cursor.as_deref())?;
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
+    let limit = page_limit(filter.limit);
+    let prefix = filter.id_prefix.as_deref().unwrap_or("");
+    // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
+    let sql = if prefix.is_empty() {
+        "SELECT updated_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+         AND (updated_at, pk) < (?2, ?3) ORDER BY updated_at DESC, pk DESC"
+    } else {
+        "SELECT updated_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?4 AND id < ?4 || char(127)
+         AND (updated_at, pk) < (?2, ?3) ORDER BY updated_at DESC, pk DESC"
+    };
+    let mut select = desk.prepare(sql)?;
+    let mut rows = if prefix.is_empty() {
+        select.query(params![tenant, time, pk]).at(&desk.path)?
+    } else {
+        select.query(params![tenant, time, pk, prefix]).at(&desk.path)?
+    };
+    let mut last = (0, 0);
+    while let Some(row) = rows.next().at(&desk.path)? {
+        let summary = read_summary(desk, &row.get::<_, String>(2).at(&desk.path)?)?;
+        if !matches(filter, &summary) || admit(scope, &summary, Right::Read).is_err() {
+            continue;
+        }
+        if page.items.len() == limit {
+            page.next = Some(format!("{}.{}", last.0, last.1));
+            break;
+        }
+        last = (row.get::<_, i64>(0).at(&desk.path)?, row.get::<_, i64>(1).at(&desk.path)?);
+        page.items.push(summary);
+    }
+    Ok(page)
+}
+
+fn matches(filter: &ListFilter, summary: &Summary) -> bool {
+    let cwd_fits = filter.cwd.is_none() || filter.cwd == summary.cwd;
+    let state_fits = filter.state.is_none_or(|state| state == summary.state);
+    cwd_fits && state_fits
+}
+
+/// Compares each session's summary with the fold of its log, and mends it if told to.
+pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    if repair == Repair::No {
+        // The doctor compares them anyway, through the port.
+        return Ok(findings);
+    }
+    let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
+    loop {
+        let page = list(desk, scope, &filter)?;
+        for summary in page.items {
+            let mut row = find(desk, scope, &summary.id, Right::Read)?;
+            row.summary = refold(desk, row.pk, &summary)?;
+            if row.summary != summary {
+                store_summary(desk, &row)?;
+                let what = format!("the summary of session {} did not equal the fold of its log", summary.id);
+                let place = desk.path.display().to_string();
+                findings.push(Finding { rule: "cache", place, what, repaired: true });
+            }
+        }
+        match page.next {
+            Some(next) => filter.cursor = Some(next),
+            None => return Ok(findings),
+        }
+    }
+}
+
+fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
+    let mut log = LogRows::open(desk, pk)?;
+    let mut summary = stored.unfolded();
+    let (mut leaf, mut after) = ((stored.inherited > 0).then_some(Seq(stored.inherited)), Seq(stored.inherited));
+    if let Some(shared) = leaf {
+        summary.head = Head { seq: shared, leaf };
+        if log.node(shared)?.links.messages > 0 {
+            summary.state = SessionState::Active;
+        }
+    }
+    loop {
+        let records = log.read_after(after, CHECK_ROWS)?;
+        let Some(last) = records.last() else { break };
+        after = last.meta.seq;
+        for record in records {
+            let entry = record.into_entry().map_err(|error| desk.damaged(error.to_string()))?;
+            leaf = match &entry.body {
+                Body::LeafMoved(moved) => match moved.to {
+                    Some(id) => log.find(id)?.map(|(seq, _)| seq),
+                    None => None,
+                },
+                _ if entry.meta.kind.stance() == Stance::InTree => Some(entry.meta.seq),
+                _ => leaf,
+            };
+            summary.apply(&entry);
+        }
+    }
+    summary.head.leaf = leaf;
+    summary.messages = leaf.map(|leaf| log.node(leaf)).transpose()?.map_or(0, |node| node.links.messages);
+    summary.model = leaf.map(|leaf| settings_at(leaf, &mut log)).transpose()?.and_then(|settings| settings.model);
+    Ok(summary)
+}
