@@ -87,6 +87,7 @@ pub enum Command {
     Export(cmd::export::ExportArgs),
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Bench(crate::bench::BenchArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),
@@ -115,7 +116,10 @@ fn wants_json() -> bool {
 
 /// Clap's text for people, taken apart: what is wrong, and what to do about it.
 fn usage_failure(error: &clap::Error) -> Failure {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+    ) {
         return Failure::usage("no command was given", "sapwood help shows the commands");
     }
     let text = error.render().to_string();
@@ -127,7 +131,8 @@ fn usage_failure(error: &clap::Error) -> Failure {
             message.push(line.strip_prefix("error: ").unwrap_or(line));
         }
     }
-    let hint = if hint.is_empty() { "sapwood help COMMAND shows the options".to_owned() } else { hint.join("; ") };
+    let hint =
+        if hint.is_empty() { "sapwood help COMMAND shows the options".to_owned() } else { hint.join("; ") };
     Failure::usage(message.join(" "), hint)
 }
 

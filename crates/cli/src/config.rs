@@ -111,6 +111,10 @@ mod tests {
         write(temp.path(), "stroe = \"memory:\"\n");
         let failure = load(temp.path(), Path::new("/nonexistent")).unwrap_err();
         assert_eq!(failure.code, "config.invalid");
-        assert!(failure.message.contains("stroe") && failure.message.contains(FILE_NAME), "{}", failure.message);
+        assert!(
+            failure.message.contains("stroe") && failure.message.contains(FILE_NAME),
+            "{}",
+            failure.message
+        );
     }
 }

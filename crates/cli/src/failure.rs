@@ -34,7 +34,10 @@ impl Exit {
     fn of(code: &str) -> Self {
         match code {
             "session.not_found" | "entry.not_found" | "blob.not_found" => Exit::NotFound,
-            "session.conflict" | "session.exists" | "session.stale_fence" | "session.leased"
+            "session.conflict"
+            | "session.exists"
+            | "session.stale_fence"
+            | "session.leased"
             | "session.archived" => Exit::Conflict,
             "session.denied" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
@@ -117,10 +120,16 @@ fn hint_for(code: &str) -> &'static str {
         "session.not_found" => "sapwood ls shows your sessions, sapwood new makes one",
         "session.exists" => "give another --id, or none: a new one is made up",
         "session.conflict" => "somebody else wrote to the session: look again with sapwood info, then retry",
-        "session.stale_fence" | "session.leased" => "another process writes this session: wait for it, then retry",
-        "session.denied" => "ask the session's owner to share it: sapwood share SESSION USER --role collaborator",
+        "session.stale_fence" | "session.leased" => {
+            "another process writes this session: wait for it, then retry"
+        }
+        "session.denied" => {
+            "ask the session's owner to share it: sapwood share SESSION USER --role collaborator"
+        }
         "session.archived" => "sapwood archive SESSION --reopen lets it go on",
-        "entry.not_found" => "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label",
+        "entry.not_found" => {
+            "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label"
+        }
         "entry.misplaced" => "sapwood tree SESSION --all shows the entries that hang in the tree",
         "blob.not_found" => "upload the bytes first: an entry can only refer to a blob that is there",
         "address.ambiguous" => "give more characters of the id",
@@ -130,7 +139,9 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
         "config.invalid" => "sapwood.toml takes: store, tenant, user, durability, key_file, keychain",
-        "store.damaged" => "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived",
+        "store.damaged" => {
+            "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
+        }
         "store.too_new" => "upgrade sapwood; nothing was changed",
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
@@ -144,8 +155,12 @@ fn hint_for(code: &str) -> &'static str {
         "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
         "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",
-        "doctor.findings" => "sapwood doctor --repair rebuilds what is derived; the log itself is never changed",
+        "doctor.findings" => {
+            "sapwood doctor --repair rebuilds what is derived; the log itself is never changed"
+        }
         "import.nothing" => "see the problems listed above; --from sapwood says what format to expect",
+        "bench.failed" => "give it a directory on a disk with some space: --dir",
+        "bench.goals" => "the table says which; other work on this machine spoils the figures",
         "output.failed" => "check where the output goes",
         _ => "sapwood help shows the commands",
     }
@@ -157,7 +172,9 @@ mod tests {
 
     #[test]
     fn every_code_of_the_exit_table_has_its_own_hint() {
-        for code in ["session.not_found", "session.conflict", "session.denied", "store.disk_full", "store.too_new"] {
+        for code in
+            ["session.not_found", "session.conflict", "session.denied", "store.disk_full", "store.too_new"]
+        {
             assert_ne!(hint_for(code), hint_for("no such code"), "{code}");
         }
     }

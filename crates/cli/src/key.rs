@@ -50,7 +50,10 @@ fn from_file(path: &Path) -> Result<Key> {
     let metadata = std::fs::metadata(path).map_err(failed)?;
     refuse_readable_by_others(path, &metadata)?;
     if metadata.len() > KEY_BYTES_MAX as u64 {
-        return Err(Failure::new("input.too_large", format!("{} is no key file: it is too large", path.display())));
+        return Err(Failure::new(
+            "input.too_large",
+            format!("{} is no key file: it is too large", path.display()),
+        ));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     checked(text).map_err(|failure| failure.at(path.display()))
@@ -111,7 +114,8 @@ fn from_keychain(_: &str) -> Result<Key> {
     Err(Failure::new("build.feature", "keychain = true, and this build of sapwood cannot use the keychain"))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;

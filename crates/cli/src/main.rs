@@ -8,6 +8,7 @@
 //! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
 
 mod args;
+mod bench;
 mod cmd;
 mod config;
 mod failure;

@@ -41,7 +41,8 @@ pub struct Out {
 impl Out {
     pub fn new(format: Format) -> Self {
         let stdout = std::io::stdout();
-        let width = || terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
+        let width =
+            || terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
         let terminal = stdout.is_terminal().then(width);
         let stream: Box<dyn Write> = match format {
             Format::Text => Box::new(anstream::AutoStream::auto(stdout)),
@@ -75,6 +76,18 @@ impl Write for Out {
     }
 }
 
+#[derive(Serialize)]
+struct JsonFailure<'a> {
+    error: JsonError<'a>,
+}
+
+#[derive(Serialize)]
+struct JsonError<'a> {
+    code: &'a str,
+    message: &'a str,
+    hint: &'a str,
+}
+
 /// Says what went wrong, and gives the exit code. Whoever closed our output is not told about it.
 pub fn report(failure: &Failure, format: Format) -> ExitCode {
     let mut stderr = anstream::AutoStream::auto(std::io::stderr());
@@ -83,11 +96,16 @@ pub fn report(failure: &Failure, format: Format) -> ExitCode {
         (Exit::Closed, _) => Ok(()),
         (_, Format::Json) => {
             let Failure { code, message, hint, .. } = failure;
-            let error = serde_json::json!({ "error": { "code": code, "message": message, "hint": hint } });
-            writeln!(stderr, "{error}")
+            let error = JsonFailure { error: JsonError { code, message, hint } };
+            writeln!(stderr, "{}", serde_json::to_string(&error).unwrap_or_default())
         }
         (_, Format::Text) => {
-            writeln!(stderr, "{RED}error:{RED:#} {}\n  {DIM}hint:{DIM:#} {}", clean(&failure.message), failure.hint)
+            writeln!(
+                stderr,
+                "{RED}error:{RED:#} {}\n  {DIM}hint:{DIM:#} {}",
+                clean(&failure.message),
+                failure.hint
+            )
         }
     };
     ExitCode::from(failure.exit.status())
@@ -106,7 +124,9 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.chars().filter(|c| *c != '\r').map(|c| if harmless(c) { c } else { '\u{fffd}' }).collect())
+    Cow::Owned(
+        text.chars().filter(|c| *c != '\r').map(|c| if harmless(c) { c } else { '\u{fffd}' }).collect(),
+    )
 }
 
 /// One line that fits into so many columns.
@@ -127,21 +147,41 @@ pub fn fit(text: &str, columns: usize) -> String {
     short
 }
 
-/// A table with columns as wide as their widest cell; `flexible` gives way when the terminal is too narrow.
-pub fn table(out: &mut Out, head: &[&str], rows: &[Vec<String>], flexible: usize) -> Result<()> {
-    let cell_width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..head.len()).map(|at| cell_width(at).max(head[at].width())).collect();
-    let gaps = 2 * (head.len() - 1);
-    let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(out.width());
-    widths[flexible] = widths[flexible].saturating_sub(over).max(head[flexible].width()).max(8);
-    if out.terminal.is_some() {
-        let titles: Vec<String> = head.iter().map(|title| (*title).to_owned()).collect();
+/// Rows for people on a terminal, and for `cut` and `awk` behind a pipe.
+pub struct Table<'a> {
+    pub head: &'a [&'a str],
+    pub rows: Vec<Vec<String>>,
+    /// The column that gives way when the terminal is too narrow.
+    pub flexible: usize,
+}
+
+impl Table<'_> {
+    pub fn print(&self, out: &mut Out) -> Result<()> {
+        if out.terminal.is_none() {
+            return self.rows.iter().try_for_each(|row| Ok(writeln!(out, "{}", tabbed(row))?));
+        }
+        let widths = self.widths(out.width());
+        let titles: Vec<String> = self.head.iter().map(|title| (*title).to_owned()).collect();
         writeln!(out, "{DIM}{}{DIM:#}", aligned(&titles, &widths))?;
+        self.rows.iter().try_for_each(|row| Ok(writeln!(out, "{}", aligned(row, &widths))?))
     }
-    for row in rows {
-        writeln!(out, "{}", aligned(row, &widths))?;
+
+    /// Each column as wide as its widest cell.
+    fn widths(&self, terminal: usize) -> Vec<usize> {
+        let cell_width = |column: usize| self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+        let title_width = |column: usize| self.head[column].width();
+        let mut widths: Vec<usize> =
+            (0..self.head.len()).map(|column| cell_width(column).max(title_width(column))).collect();
+        let needed = widths.iter().sum::<usize>() + 2 * (self.head.len() - 1);
+        let narrowed = widths[self.flexible].saturating_sub(needed.saturating_sub(terminal));
+        widths[self.flexible] = narrowed.max(title_width(self.flexible)).max(8);
+        widths
     }
-    Ok(())
+}
+
+fn tabbed(row: &[String]) -> String {
+    let cells: Vec<String> = row.iter().map(|cell| fit(cell, usize::MAX)).collect();
+    cells.join("\t")
 }
 
 fn aligned(cells: &[String], widths: &[usize]) -> String {

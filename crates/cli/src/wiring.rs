@@ -103,7 +103,10 @@ fn home_dir(global: &Global) -> Result<PathBuf> {
         return Ok(home);
     }
     platform_data_dir().ok_or_else(|| {
-        Failure::usage("there is no home directory to keep sessions in", "give one with --home or SAPWOOD_HOME")
+        Failure::usage(
+            "there is no home directory to keep sessions in",
+            "give one with --home or SAPWOOD_HOME",
+        )
     })
 }
 

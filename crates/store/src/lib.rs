@@ -3,8 +3,15 @@
 //! embedded default. This is the only crate that speaks SQL.
 
 mod admit;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod jsonl;
+mod logbook;
 mod match_text;
+pub mod memory;
 mod rules;
+#[cfg(feature = "bench")]
+pub mod floor;
 pub mod sqlite;
 
 use std::path::PathBuf;

@@ -1,9 +1,11 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet a hit is shown with. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
-//! SQLite asks its index with [`Query::to_fts5`], whose tokens are quoted, so that nothing a person types is an
-//! operator there. Its tokenizer has to be `unicode61 remove_diacritics 0` for both to agree.
+//! SQLite keeps the [`distinct_words`] of each text in its index, asks it with [`Query::to_fts5`], and matches what comes
+//! back where words have to stand together. Its tokenizer is `unicode61 remove_diacritics 0`, so that both agree.
 
+use std::borrow::Cow;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 /// Most words a query may hold; the rest is ignored.
@@ -26,26 +28,45 @@ pub struct Query {
     pub terms: Vec<Term>,
 }
 
-/// One word of a text, with its place in it in bytes.
-struct Word {
-    text: String,
-    span: Range<usize>,
+/// Where the words of a text are, in bytes.
+fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    let is_word = |char: char| char.is_ascii_alphanumeric() || (!char.is_ascii() && char.is_alphanumeric());
+    let mut rest = 0;
+    std::iter::from_fn(move || {
+        let start = rest + text[rest..].find(is_word)?;
+        let end = text[start..].find(|char| !is_word(char)).map_or(text.len(), |length| start + length);
+        rest = end;
+        Some(start..end)
+    })
 }
 
-fn words_of(text: &str) -> Vec<Word> {
-    let mut words = Vec::new();
-    let mut start = None;
-    for (at, char) in text.char_indices().chain([(text.len(), ' ')]) {
-        match (char.is_alphanumeric(), start) {
-            (true, None) => start = Some(at),
-            (false, Some(begin)) => {
-                words.push(Word { text: text[begin..at].to_lowercase(), span: begin..at });
-                start = None;
-            }
-            _ => {}
+/// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see.
+pub fn distinct_words(text: &str) -> String {
+    let mut lower = Cow::Borrowed(text);
+    if text.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
+        lower = Cow::Owned(if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() });
+    }
+    let mut seen = HashSet::new();
+    let mut words = String::new();
+    for span in spans_of(&lower) {
+        let word = &lower[span];
+        if seen.insert(word) {
+            words.push_str(word);
+            words.push(' ');
         }
     }
     words
+}
+
+/// Whether a word of a text is the wanted one, which is in lower case.
+fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
+    if word.is_ascii() {
+        let head = word.as_bytes().get(..wanted.len());
+        return head.is_some_and(|head| head.eq_ignore_ascii_case(wanted.as_bytes()))
+            && (prefix || word.len() == wanted.len());
+    }
+    let word = word.to_lowercase();
+    word == wanted || (prefix && word.starts_with(wanted))
 }
 
 impl Query {
@@ -54,7 +75,7 @@ impl Query {
         let mut query = Query::default();
         let mut words_left = QUERY_WORDS_MAX;
         for (piece, prefix) in pieces_of(text) {
-            let mut words: Vec<String> = words_of(piece).into_iter().map(|word| word.text).collect();
+            let mut words: Vec<String> = spans_of(piece).map(|span| piece[span].to_lowercase()).collect();
             words.truncate(words_left);
             words_left -= words.len();
             if !words.is_empty() {
@@ -70,22 +91,30 @@ impl Query {
     }
 
     pub fn matches(&self, text: &str) -> bool {
-        let words = words_of(text);
-        !self.is_empty() && self.terms.iter().all(|term| term.find(&words).is_some())
+        !self.is_empty() && self.terms.iter().all(|term| term.find(text).is_some())
     }
 
-    /// The same query for SQLite's FTS5: quoted strings, which it joins with AND. `None` if there is nothing to find.
+    /// A query for SQLite's FTS5 that finds at least what this one does: all its words, each quoted, so that nothing a
+    /// person types is an operator there. `None` if there is nothing to find.
     pub fn to_fts5(&self) -> Option<String> {
-        let print = |term: &Term| format!("\"{}\"{}", term.words.join(" "), if term.prefix { " *" } else { "" });
-        let terms: Vec<String> = self.terms.iter().map(print).collect();
-        (!terms.is_empty()).then(|| terms.join(" AND "))
+        let mut words = Vec::new();
+        for term in &self.terms {
+            for (at, word) in term.words.iter().enumerate() {
+                let goes_on = term.prefix && at + 1 == term.words.len();
+                words.push(format!("\"{word}\"{}", if goes_on { " *" } else { "" }));
+            }
+        }
+        (!words.is_empty()).then(|| words.join(" AND "))
+    }
+
+    /// Whether words have to stand together, which an index without positions cannot tell.
+    pub fn has_phrases(&self) -> bool {
+        self.terms.iter().any(|term| term.words.len() > 1)
     }
 
     /// A line of the text around the first match; from the beginning if nothing matches.
     pub fn snippet(&self, text: &str) -> String {
-        let words = words_of(text);
-        let found = self.terms.iter().filter_map(|term| term.find(&words)).min();
-        let at = found.map_or(0, |index| words[index].span.start);
+        let at = self.terms.iter().filter_map(|term| term.find(text)).min().unwrap_or(0);
         let start = text[..at].char_indices().rev().take(SNIPPET_CHARS_BEFORE).last().map_or(at, |(at, _)| at);
         let mut snippet = String::from(if start > 0 { "…" } else { "" });
         let cut = &text[start..];
@@ -100,14 +129,23 @@ impl Query {
 }
 
 impl Term {
-    /// The number of the first word of the first place where this term occurs.
-    fn find(&self, words: &[Word]) -> Option<usize> {
-        words.windows(self.words.len()).position(|window| {
-            let last = self.words.len() - 1;
-            self.words.iter().zip(window).enumerate().all(|(at, (wanted, word))| {
-                *wanted == word.text || (self.prefix && at == last && word.text.starts_with(wanted.as_str()))
-            })
-        })
+    /// Where in the text this term first occurs, in bytes.
+    fn find(&self, text: &str) -> Option<usize> {
+        let last = self.words.len() - 1;
+        let mut window: VecDeque<Range<usize>> = VecDeque::with_capacity(self.words.len());
+        for span in spans_of(text) {
+            if window.len() == self.words.len() {
+                window.pop_front();
+            }
+            window.push_back(span);
+            let fits = |(at, span): (usize, &Range<usize>)| {
+                is_word(&text[span.clone()], &self.words[at], self.prefix && at == last)
+            };
+            if window.len() == self.words.len() && window.iter().enumerate().all(fits) {
+                return window.front().map(|first| first.start);
+            }
+        }
+        None
     }
 }
 

@@ -6,23 +6,22 @@
 
 mod tenant;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
-    Until, Upkeep,
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding,
+    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
+    SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
-use crate::logbook::Logbook;
-use crate::match_text::Query;
+use crate::logbook::{Logbook, Searching, address, check_only, locate};
 use crate::rules;
 use tenant::{Bytes, Tenant};
 
@@ -139,13 +138,16 @@ impl Sessions for MemoryStore {
         if tenant.held(&fork.new.id).is_ok() {
             return Err(exists(&fork.new.id));
         }
-        if !fork.drafts.is_empty() {
-            let planned = book.place(fork.drafts, &scope.principal, |blob| tenant.has_blob(blob))?;
-            tenant::commit(&mut book, planned);
+        let first = book.place_first(fork.drafts, &scope.principal, |blob| tenant.may_use(scope, blob))?;
+        if let Some(first) = first {
+            tenant::commit(&mut book, first);
         }
         let head = book.summary.head;
         tenant.insert(book, used);
-        let note = AuditNote { detail: Some(format!("from {}", fork.source)), ..about(AuditAction::Fork, &fork.new.id) };
+        let note = AuditNote {
+            detail: Some(format!("from {}", fork.source)),
+            ..about(AuditAction::Fork, &fork.new.id)
+        };
         tenant.write_audit(scope, note, fork.new.at);
         state.shrink(self.sessions_max);
         Ok(head)
@@ -267,21 +269,18 @@ impl Leases for MemoryStore {
 #[async_trait]
 impl Search for MemoryStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-        let (limit, after) = rules::check_search(query)?;
-        let words = Query::parse(&query.text);
         let mut state = self.lock();
         let tenant = state.tenant(scope);
-        if let Some(session) = &query.session {
-            admit(scope, &tenant.book(session)?.summary, Right::Read)?;
+        if let Some(only) = &query.session {
+            check_only(scope, only, tenant.book(only).ok())?;
         }
-        let mut hits = Vec::new();
-        for book in tenant.books().filter(|_| !words.is_empty()) {
-            let asked = query.session.as_ref().is_none_or(|session| *session == book.summary.id);
-            if asked && admit(scope, &book.summary, Right::Read).is_ok() {
-                hits.extend(book.search(&words)?);
-            }
+        let mut searching = Searching::new(scope, query)?;
+        let held: HashSet<usize> = tenant.books().map(|book| address(book.shelf())).collect();
+        for book in tenant.books() {
+            let owner = |seq| locate(book.shelf(), seq).map(|(owner, _)| address(owner));
+            searching.visit(book, |seq| owner(seq).is_some_and(|owner| !held.contains(&owner)))?;
         }
-        Ok(rules::page_of_hits(hits, limit, after.as_ref()))
+        Ok(searching.finish())
     }
 }
 

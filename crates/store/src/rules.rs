@@ -5,9 +5,8 @@ use std::cmp::Reverse;
 
 use sapwood_core::entry::{Kind, SessionState, Stance, codec};
 use sapwood_core::port::store::{
-    APPEND_ENTRIES_MAX, Append, AuditLine, BODY_BYTES_MAX, Expect, Hit, Lease, ListFilter, PAGE_ROWS_MAX, Page,
-    Result,
-    SearchQuery,
+    APPEND_ENTRIES_MAX, Append, AuditLine, BODY_BYTES_MAX, Expect, Hit, Lease, ListFilter, PAGE_ROWS_MAX,
+    Page, Result, SearchQuery,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
@@ -63,7 +62,10 @@ fn check_size(append: &Append) -> Result<()> {
         return Err(StoreError::Invalid { what: "an append", why: "it holds no entries".to_owned() });
     }
     if append.drafts.len() > APPEND_ENTRIES_MAX {
-        return Err(StoreError::TooLarge { what: "the number of entries in one append", limit: APPEND_ENTRIES_MAX });
+        return Err(StoreError::TooLarge {
+            what: "the number of entries in one append",
+            limit: APPEND_ENTRIES_MAX,
+        });
     }
     if append.idempotency_key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
         return Err(StoreError::TooLarge { what: "an idempotency key", limit: KEY_BYTES_MAX });
@@ -106,7 +108,8 @@ fn check_fence(append: &Append, lease: Option<&Lease>) -> Result<()> {
     let moves_leaf = |kind: Kind| kind.stance() == Stance::InTree || kind == Kind::LeafMoved;
     match lease {
         Some(lease)
-            if is_live(lease, append.now) && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) =>
+            if is_live(lease, append.now)
+                && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) =>
         {
             Err(leased(lease, append.now))
         }
@@ -175,6 +178,10 @@ pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
     StoreError::Invalid { what: "the entry", why }
 }
 
+pub fn damaged(place: impl ToString, what: impl ToString) -> StoreError {
+    StoreError::Damaged { place: place.to_string(), what: what.to_string() }
+}
+
 pub fn no_entry(session: &SessionId, entry: impl ToString) -> StoreError {
     StoreError::NoEntry { session: session.clone(), entry: entry.to_string() }
 }
@@ -208,9 +215,9 @@ impl ListCursor {
     }
 
     pub fn parse(text: &str) -> Result<Self> {
-        let parsed = text.split_once('~').and_then(|(at, id)| {
-            Some(Self { at: TimestampMs(at.parse().ok()?), id: id.parse().ok()? })
-        });
+        let parsed = text
+            .split_once('~')
+            .and_then(|(at, id)| Some(Self { at: TimestampMs(at.parse().ok()?), id: id.parse().ok()? }));
         parsed.ok_or_else(bad_cursor)
     }
 
@@ -232,6 +239,10 @@ pub struct HitCursor {
 }
 
 impl HitCursor {
+    pub fn of(hit: &Hit) -> Self {
+        Self { at: hit.at, session: hit.session.clone(), seq: hit.seq }
+    }
+
     pub fn parse(text: &str) -> Result<Self> {
         let mut pieces = text.splitn(3, '~');
         let mut parse = || {
@@ -293,13 +304,18 @@ pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
 
 /// One page of hits.
 pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
-    let cursor = |hit: &Hit| HitCursor { at: hit.at, session: hit.session.clone(), seq: hit.seq };
-    hits.retain(|hit| after.is_none_or(|after| cursor(hit).key() > after.key()));
-    hits.sort_by(|a, b| cursor(a).key().cmp(&cursor(b).key()));
+    keep_newest(&mut hits, limit + 1, after);
     let more = hits.len() > limit;
     hits.truncate(limit);
-    let next = hits.last().filter(|_| more).map(|last| cursor(last).print());
+    let next = hits.last().filter(|_| more).map(|last| HitCursor::of(last).print());
     Page { items: hits, next }
+}
+
+/// Sorts hits as a page does, and keeps only so many behind the cursor.
+pub fn keep_newest(hits: &mut Vec<Hit>, most: usize, after: Option<&HitCursor>) {
+    hits.retain(|hit| after.is_none_or(|after| HitCursor::of(hit).key() > after.key()));
+    hits.sort_by(|a, b| HitCursor::of(a).key().cmp(&HitCursor::of(b).key()));
+    hits.truncate(most);
 }
 
 /// The forks of a session that this caller may see, the oldest first.

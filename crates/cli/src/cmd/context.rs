@@ -57,12 +57,12 @@ fn print_message(app: &mut App, message: &Message) -> Result<()> {
     };
     let style = role_style(role);
     let seq = message.entry.map_or("made up".to_owned(), |(seq, _)| seq.to_string());
-    let tool = message.answers.as_ref().and_then(|answers| answers.tool.as_deref()).unwrap_or_default();
+    let tool = message.answers.as_ref().and_then(|answers| answers.tool.as_deref());
+    let tool = tool.map_or(String::new(), |tool| format!(" · {}", clean(tool)));
     writeln!(
         app.out,
-        "\n{style}{role}{style:#} {DIM}{seq} · about {} tokens {}{DIM:#}",
-        message.tokens(),
-        clean(tool)
+        "\n{style}{role}{style:#} {DIM}{seq} · about {} tokens{tool}{DIM:#}",
+        message.tokens()
     )?;
     let text = message.text();
     if !text.is_empty() {

@@ -5,9 +5,9 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use sapwood::Seq;
 use sapwood::core::project::summary::Summary;
 use sapwood::formats::export::{ExportError, jsonl::Exporter};
-use sapwood::Seq;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -52,7 +52,7 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
         Some(path) => export_to_file(app, &summary, &path).await,
         None => {
             let out = Out::new(Format::Json);
-            write_session(app, &summary, out).await.map_err(|error| on_stdout(error)).map(drop)
+            write_session(app, &summary, out).await.map_err(on_stdout).map(drop)
         }
     }
 }
@@ -63,7 +63,8 @@ async fn export_to_file(app: &mut App, summary: &Summary, path: &Path) -> Result
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
     let written = write_file(app, summary, &temporary).await;
-    let renamed = written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
+    let renamed =
+        written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
         // What is left of it is of no use; the failure that led here is what matters.
         let _ = std::fs::remove_file(&temporary);
@@ -71,7 +72,9 @@ async fn export_to_file(app: &mut App, summary: &Summary, path: &Path) -> Result
     }
     let entries = summary.head.seq.0;
     if app.out.is_json() {
-        return app.out.json(&json!({ "session": summary.id, "file": path.display().to_string(), "entries": entries }));
+        return app
+            .out
+            .json(&json!({ "session": summary.id, "file": path.display().to_string(), "entries": entries }));
     }
     render::note(app.format(), &format!("{}: {}", path.display(), plural(u64::from(entries), "entry")));
     Ok(())

@@ -52,7 +52,8 @@ pub struct AncestryArgs {
 pub async fn ancestry(app: &mut App, args: AncestryArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let found = app.engine.ancestry(&app.scope, &session).await?;
-    let ancestry = found.ok_or_else(|| Failure::new("session.not_found", format!("there is no session {session}")))?;
+    let ancestry =
+        found.ok_or_else(|| Failure::new("session.not_found", format!("there is no session {session}")))?;
     if app.out.is_json() {
         return app.out.json(&ancestry);
     }

@@ -7,7 +7,7 @@
 use std::io::{Read, Write};
 
 use clap::{ArgGroup, Args};
-use sapwood::core::port::store::{Appended, BODY_BYTES_MAX};
+use sapwood::core::port::store::{APPEND_ENTRIES_MAX, Appended, BODY_BYTES_MAX};
 use sapwood::engine::write::InjectOptions;
 use sapwood::formats::read_message;
 use sapwood::{Body, EntryId, Seq, SessionId};
@@ -104,7 +104,8 @@ fn read_text() -> Result<String> {
         return Err(Failure::new("input.too_large", message));
     }
     let mut text = String::from_utf8(bytes).map_err(|error| {
-        let message = format!("the text on stdin is not valid UTF-8 at byte {}", error.utf8_error().valid_up_to());
+        let message =
+            format!("the text on stdin is not valid UTF-8 at byte {}", error.utf8_error().valid_up_to());
         Failure::new("input.invalid", message)
     })?;
     // The last line break is the shell's, as in $(…).
@@ -195,7 +196,10 @@ impl Writer {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         if self.idempotency_key.is_none() {
-            return self.append(app, batch, None).await;
+            for group in groups(batch) {
+                self.append(app, group, None).await?;
+            }
+            return Ok(());
         }
         // A key is one append's, and a producer that retries may begin anywhere: so each line is an append of its own.
         for (number, bodies) in batch {
@@ -208,15 +212,23 @@ impl Writer {
         Ok(())
     }
 
-    async fn append(&mut self, app: &mut App, batch: Vec<(u64, Vec<Body>)>, key: Option<String>) -> Result<()> {
+    async fn append(
+        &mut self,
+        app: &mut App,
+        batch: Vec<(u64, Vec<Body>)>,
+        key: Option<String>,
+    ) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
         let counts: Vec<usize> = batch.iter().map(|(_, bodies)| bodies.len()).collect();
         let first = batch.first().map_or(0, |(number, _)| *number);
         let bodies = batch.into_iter().flat_map(|(_, bodies)| bodies).collect();
-        let options =
-            InjectOptions { expected_head: self.expected_head, idempotency_key: key, ..InjectOptions::default() };
+        let options = InjectOptions {
+            expected_head: self.expected_head,
+            idempotency_key: key,
+            ..InjectOptions::default()
+        };
         let appended = app.engine.inject(&app.scope, &self.session, bodies, options).await;
         let appended = appended.map_err(|error| match first {
             0 => Failure::from(error),
@@ -226,6 +238,22 @@ impl Writer {
         self.expected_head = self.expected_head.map(|_| appended.head.seq);
         acknowledge(app, &appended, &counts).map_err(unheard)
     }
+}
+
+/// Cuts a batch so that no append is over the store's limit: one message can be many entries.
+fn groups(batch: Vec<(u64, Vec<Body>)>) -> Vec<Vec<(u64, Vec<Body>)>> {
+    let (mut groups, mut entries) = (vec![Vec::new()], 0);
+    for (number, bodies) in batch {
+        entries += bodies.len();
+        if entries > APPEND_ENTRIES_MAX {
+            entries = bodies.len();
+            groups.push(Vec::new());
+        }
+        if let Some(group) = groups.last_mut() {
+            group.push((number, bodies));
+        }
+    }
+    groups
 }
 
 /// Messages that nobody hears about are no reason to go on quietly: the rest of the input is not written.

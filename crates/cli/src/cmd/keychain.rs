@@ -29,7 +29,8 @@ pub fn run(args: &KeychainArgs, global: &Global) -> Result<()> {
     use crate::key;
 
     let place = crate::wiring::Place::find(global)?;
-    let no_file = || Failure::usage(format!("{} is no file and has no key", place.url), "give a sqlite: store");
+    let no_file =
+        || Failure::usage(format!("{} is no file and has no key", place.url), "give a sqlite: store");
     let store = place.path().filter(|_| place.url.starts_with("sqlite:")).ok_or_else(no_file)?;
     let entry = key::keychain_entry(store)?;
     let failed = |error| key::keychain_failed(&error);

@@ -5,7 +5,7 @@ use sapwood::core::entry::{ActionKind, RoundStatus};
 use sapwood::core::project::ledger::LedgerLine;
 
 use crate::failure::Result;
-use crate::render::{cost, local_time, table};
+use crate::render::{Table, cost, local_time};
 use crate::wiring::App;
 
 /// Show a line per round: action, result, cost, confidence
@@ -25,7 +25,7 @@ pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
     }
     let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
     let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "SURE"];
-    table(&mut app.out, &head, &rows, 3)
+    Table { head: &head, rows, flexible: 3 }.print(&mut app.out)
 }
 
 fn row(line: &LedgerLine) -> Vec<String> {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::rows;
 use crate::failure::Result;
-use crate::render::{self, age, cost, table};
+use crate::render::{self, Table, age, cost};
 use crate::wiring::App;
 
 /// How many sessions a terminal shows if nobody asks for more.
@@ -96,7 +96,7 @@ fn print_table(app: &mut App, summaries: &[Summary]) -> Result<()> {
     let on_terminal = app.out.terminal.is_some();
     let rows: Vec<Vec<String>> = summaries.iter().map(|summary| row(summary, now, on_terminal)).collect();
     let head = ["ID", "TITLE", "STATE", "MESSAGES", "AGE", "COST", "DIRECTORY"];
-    table(&mut app.out, &head, &rows, 1)
+    Table { head: &head, rows, flexible: 1 }.print(&mut app.out)
 }
 
 fn row(summary: &Summary, now: i64, on_terminal: bool) -> Vec<String> {
@@ -124,7 +124,9 @@ fn short_id(id: &str) -> String {
 fn short_path(path: &str) -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     match path.strip_prefix(&home) {
-        Some(rest) if !home.is_empty() && (rest.is_empty() || rest.starts_with('/')) => shorten(&format!("~{rest}")),
+        Some(rest) if !home.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
+            shorten(&format!("~{rest}"))
+        }
         _ => shorten(path),
     }
 }

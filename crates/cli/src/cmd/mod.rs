@@ -34,7 +34,8 @@ use sapwood::core::port::store::Appended;
 use serde::Serialize;
 
 use crate::args::{Cli, Command};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::render::{Format, Out};
 use crate::wiring::App;
 
 pub async fn run(cli: Cli) -> Result<()> {
@@ -42,6 +43,7 @@ pub async fn run(cli: Cli) -> Result<()> {
     let command = match command {
         Command::Completions(args) => return about::completions(&args, global.format()),
         Command::Version(_) => return about::version(global.format()),
+        Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         command => command,
     };
@@ -82,8 +84,17 @@ async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
-        Command::Keychain(_) | Command::Completions(_) | Command::Version(_) => Ok(()),
+        Command::Bench(_) | Command::Keychain(_) | Command::Completions(_) | Command::Version(_) => Ok(()),
     }
+}
+
+/// The bench makes its own stores, and never opens the user's.
+async fn bench(args: crate::bench::BenchArgs, format: Format) -> Result<()> {
+    let mut out = Out::new(format);
+    let met = crate::bench::run(args, format == Format::Json, &mut out).await;
+    let met = met.map_err(|error| Failure::new("bench.failed", format!("{error:#}")))?;
+    out.flush()?;
+    if met { Ok(()) } else { Err(Failure::new("bench.goals", "not every goal was met")) }
 }
 
 /// What a verb that appends leaves behind: where the log ends now, and where the next entry will hang.

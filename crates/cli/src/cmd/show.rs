@@ -86,7 +86,9 @@ fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> Line<'a> {
 /// Who speaks in a message; nobody in the other entries of a path.
 fn role_of(body: &Body) -> Option<&'static str> {
     match body {
-        Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) | Body::Graft(_) => Some("user"),
+        Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) | Body::Graft(_) => {
+            Some("user")
+        }
         Body::AssistantMessage(_) => Some("assistant"),
         Body::ToolResult(_) => Some("tool"),
         Body::SystemNote(_) => Some("system"),
@@ -156,7 +158,9 @@ fn said(body: &Body) -> String {
         Body::SkillsChanged(changed) => changed.active.join(", "),
         Body::ContextChanged(changed) => changed.system.clone().unwrap_or_default(),
         Body::Graft(graft) => format!("from session {}", graft.source),
-        Body::Compaction(compaction) if compaction.summary.is_none() => "older messages left the context".to_owned(),
+        Body::Compaction(compaction) if compaction.summary.is_none() => {
+            "older messages left the context".to_owned()
+        }
         other => other.text(),
     }
 }
@@ -169,7 +173,7 @@ fn print_output(out: &mut Out, text: &str, full: bool) -> Result<()> {
         writeln!(out, "  {line}")?;
     }
     if lines > shown {
-        writeln!(out, "  {DIM}… {} more{DIM:#}", plural((lines - shown) as u64, "line"))?;
+        writeln!(out, "  {DIM}… {}{DIM:#}", plural((lines - shown) as u64, "more line"))?;
     }
     Ok(())
 }
@@ -180,14 +184,27 @@ pub fn print_calls(out: &mut Out, parts: &[Part], full: bool) -> Result<()> {
     for part in parts {
         match part {
             Part::Text(_) => {}
-            Part::Reasoning(reasoning) if reasoning.redacted => writeln!(out, "  {DIM}(reasoning withheld){DIM:#}")?,
+            Part::Reasoning(reasoning) if reasoning.redacted => {
+                writeln!(out, "  {DIM}(reasoning withheld){DIM:#}")?
+            }
             Part::Reasoning(reasoning) => writeln!(out, "  {DIM}{}{DIM:#}", fit(&reasoning.text, width))?,
             Part::ToolCall(call) => {
-                writeln!(out, "  {YELLOW}→ {}{YELLOW:#} {}", clean(&call.name), fit(call.input.get(), width))?;
+                writeln!(
+                    out,
+                    "  {YELLOW}→ {}{YELLOW:#} {}",
+                    clean(&call.name),
+                    fit(call.input.get(), width)
+                )?;
             }
             Part::Media(media) => {
                 let name = media.name.as_deref().unwrap_or("media");
-                writeln!(out, "  {RED}▣{RED:#} {} {} {} bytes", clean(name), clean(&media.mime), media.bytes)?;
+                writeln!(
+                    out,
+                    "  {RED}▣{RED:#} {} {} {} bytes",
+                    clean(name),
+                    clean(&media.mime),
+                    media.bytes
+                )?;
             }
         }
     }

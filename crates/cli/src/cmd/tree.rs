@@ -115,7 +115,8 @@ impl Drawing<'_> {
             return 0;
         }
         let end = run.len().saturating_sub(RUN_ENDS);
-        let stretch = run.get(at..end).unwrap_or_default().iter().take_while(|node| self.is_plain(node)).count();
+        let stretch =
+            run.get(at..end).unwrap_or_default().iter().take_while(|node| self.is_plain(node)).count();
         if stretch > 1 { stretch } else { 0 }
     }
 

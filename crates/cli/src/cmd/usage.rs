@@ -1,10 +1,12 @@
 //! `sapwood usage`: what a session's model calls took, per model and in all.
 
+use std::io::Write;
+
 use clap::Args;
 use sapwood::core::project::usage::Total;
 
 use crate::failure::Result;
-use crate::render::{cost, table};
+use crate::render::{Table, cost};
 use crate::wiring::App;
 
 /// Show tokens and cost, per model and in all
@@ -19,10 +21,14 @@ pub async fn run(app: &mut App, args: UsageArgs) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&report);
     }
-    let mut rows: Vec<Vec<String>> = report.models.models.iter().map(|(model, total)| row(model, total)).collect();
-    rows.push(row("total", &report.total));
     let head = ["MODEL", "CALLS", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE", "REASONING", "COST"];
-    table(&mut app.out, &head, &rows, 0)
+    if app.out.terminal.is_none() {
+        writeln!(app.out, "{}", head.join("\t").to_lowercase())?;
+    }
+    let mut rows: Vec<Vec<String>> =
+        report.models.models.iter().map(|(model, total)| row(model, total)).collect();
+    rows.push(row("total", &report.total));
+    Table { head: &head, rows, flexible: 0 }.print(&mut app.out)
 }
 
 fn row(model: &str, total: &Total) -> Vec<String> {
@@ -31,7 +37,8 @@ fn row(model: &str, total: &Total) -> Vec<String> {
         0 => cost(total.cost_nano_usd),
         unpriced => format!("{} + {unpriced} unpriced", cost(total.cost_nano_usd)),
     };
-    let counts = [total.calls, usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
+    let counts =
+        [total.calls, usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     let counts = counts.iter().map(u64::to_string);
     std::iter::once(model.to_owned()).chain(counts).chain(std::iter::once(price)).collect()
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sapwood_core::content::{Json, Part};
-use sapwood_core::entry::{CustomMessage, Kind, Stance, ToolResult, UserMessage};
+use sapwood_core::entry::{CustomMessage, Kind, Outcome, Stance, ToolResult, UserMessage};
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume, random_script};
 use sapwood_core::port::store::{PathSlice, Until};
 use sapwood_core::project::context::{Context, INTERRUPTED, OpenTurn, Role, build_context};
@@ -200,6 +200,15 @@ fn rolling_back_a_turn_keeps_what_it_compacted() {
 #[test]
 fn a_turn_that_was_given_up_for_another_is_no_longer_rolled_back() {
     check_resume("[ u1 | [ u2 a3", OpenTurn::LeaveOut, "u1");
+}
+
+#[test]
+fn shared_entries_stay_whatever_is_said_of_their_turn() {
+    let fork = MemLog::of("[ u1").fork(None);
+    let turn = fork.entry(Seq(1)).meta.turn.unwrap();
+    let told =
+        PathSlice { ended_turns: vec![(turn, Outcome::Failed)], open_turn: Some(turn), ..fork.path(None) };
+    assert_eq!(fork.show(&built(told, OpenTurn::LeaveOut)), "u1");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Sessions in, one file per format. An importer is fed lines and gives drafts; what it cannot use it reports by line,
 //! and goes on with the rest.
 
+mod rows;
 pub mod sapwood;
 
 use sapwood_core::entry::LOG_VERSION;
@@ -54,7 +55,7 @@ pub enum Trouble {
     UnknownTarget { kind: Kind, id: EntryId },
     #[error("a compaction keeps from entry {id}, which is not on the path it closes; it was left out")]
     KeptOffPath { id: EntryId },
-    #[error("there are more than {PROBLEMS_MAX} problems; the rest of the file was left out")]
+    #[error("there are too many problems or entries; the rest of the file was left out")]
     GivenUp,
 }
 

@@ -4,7 +4,7 @@
 //! What is damaged is reported and left out, and the rest is taken as far as it makes sense: what hung from a lost entry
 //! hangs from the one before it; a lost `leaf_moved` is put back; a line of an unknown type is kept as custom_info.
 //!
-//! Memory: 24 bytes for each entry taken, and nothing else that grows. References (a label's target, where a leaf moved,
+//! Memory: 20 bytes for each entry taken, and nothing else that grows. References (a label's target, where a leaf moved,
 //! what a compaction keeps) may go back to any entry, and a draft that names an unknown one would make its whole batch
 //! fail.
 
@@ -17,27 +17,18 @@ use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
 use serde::Deserialize;
 
+use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::{LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Trouble};
 use crate::header::{HEADER_TYPE, Header};
 
 /// A line of this length or less cannot hold a body that is too large.
 const BODY_BYTES_SURE: usize = BODY_BYTES_MAX - (4 << 10);
 
-/// An entry taken, by its place among those taken.
-type Index = u32;
-
-struct Row {
-    id: EntryId,
-    /// For an entry beside the tree, the leaf when it was written.
-    parent: Option<Index>,
-    stance: Stance,
-}
-
 /// Takes one file in, line by line.
 #[derive(Default)]
 pub struct Importer {
     header: Option<Header>,
-    rows: Vec<Row>,
+    rows: Rows,
     leaf: Option<Index>,
     /// What stands in for entries that others hang from and that are not there. Bounded by [`PROBLEMS_MAX`].
     stand_ins: HashMap<EntryId, Option<Index>>,
@@ -95,6 +86,10 @@ impl Importer {
     /// appended behind `drafts`. The n-th draft in all gets seq n in an empty session.
     pub fn push_line(&mut self, line: &[u8], number: u64, drafts: &mut Vec<Draft>) {
         if self.seen == Seen::End {
+            return;
+        }
+        if self.rows.len() >= ENTRIES_MAX {
+            self.give_up(number);
             return;
         }
         if line.len() > LINE_BYTES_MAX {
@@ -194,7 +189,7 @@ impl Importer {
                 let unknown = moved_to.is_none().then_some(*to);
                 // What is not in the tree has a stand-in there, which may be the place before the first entry.
                 if let Some(place) = moved_to.filter(|_| self.in_tree(*to).is_none()) {
-                    line.body = LeafMoved { to: place.map(|index| self.row(index).id) }.into();
+                    line.body = LeafMoved { to: place.map(|index| self.rows.id(index)) }.into();
                 }
                 unknown
             }
@@ -223,7 +218,7 @@ impl Importer {
         // Parents are older than their children, so the walk ends when it has passed what it looks for.
         let mut at = parent;
         while let Some(index) = at.filter(|index| *index > kept) {
-            at = self.row(index).parent;
+            at = self.rows.parent(index);
         }
         (at != Some(kept)).then_some(Trouble::KeptOffPath { id })
     }
@@ -273,10 +268,10 @@ impl Importer {
     }
 
     fn check_id(&mut self, id: EntryId, number: u64) -> bool {
-        if self.rows.last().is_none_or(|last| last.id < id) {
+        if self.rows.last_id().is_none_or(|last| last < id) {
             return true;
         }
-        let known = self.rows.binary_search_by_key(&id, |row| row.id).is_ok();
+        let known = self.rows.find(id).is_some();
         if !known {
             self.stand_ins.entry(id).or_insert(self.leaf);
         }
@@ -301,35 +296,31 @@ impl Importer {
         if let Some(place) = self.stand_ins.get(&id) {
             return Some(*place);
         }
-        let index = self.rows.binary_search_by_key(&id, |row| row.id).ok()? as Index;
-        match self.row(index).stance {
+        let index = self.rows.find(id)?;
+        match self.rows.stance(index) {
             Stance::InTree => Some(Some(index)),
-            Stance::Beside => Some(self.row(index).parent),
+            Stance::Beside => Some(self.rows.parent(index)),
         }
     }
 
     fn in_tree(&self, id: EntryId) -> Option<Index> {
-        let index = self.rows.binary_search_by_key(&id, |row| row.id).ok()? as Index;
-        (self.row(index).stance == Stance::InTree).then_some(index)
-    }
-
-    fn row(&self, index: Index) -> &Row {
-        &self.rows[index as usize]
+        let index = self.rows.find(id)?;
+        (self.rows.stance(index) == Stance::InTree).then_some(index)
     }
 
     /// The entry that moves the leaf to where `line` hangs. Its id lies between the last one and the line's; the same
     /// file gives the same id again.
     fn leaf_moved(&self, to: Option<Index>, line: &Line) -> Option<Draft> {
-        let last = self.rows.last()?.id;
+        let last = self.rows.last_id()?;
         let id = EntryId::after(Some(last), TimestampMs(0), 0);
-        let body = LeafMoved { to: to.map(|index| self.row(index).id) }.into();
+        let body = LeafMoved { to: to.map(|index| self.rows.id(index)) }.into();
         let draft = Draft { id: Some(id), at: line.at, by: line.by.clone(), turn: None, body };
         (id > last && id < line.id).then_some(draft)
     }
 
     fn keep(&mut self, draft: Draft, stance: Stance, drafts: &mut Vec<Draft>) {
         let (Some(id), Ok(index)) = (draft.id, Index::try_from(self.rows.len())) else { return };
-        self.rows.push(Row { id, parent: self.leaf, stance });
+        self.rows.push(id, self.leaf, stance);
         if stance == Stance::InTree {
             self.leaf = Some(index);
         }
@@ -358,11 +349,15 @@ impl Importer {
             return;
         }
         if self.problems.len() + 1 >= PROBLEMS_MAX {
-            self.problems.push(Problem { line, what: Trouble::GivenUp });
-            self.seen = Seen::End;
+            self.give_up(line);
             return;
         }
         self.problems.push(Problem { line, what });
+    }
+
+    fn give_up(&mut self, line: u64) {
+        self.problems.push(Problem { line, what: Trouble::GivenUp });
+        self.seen = Seen::End;
     }
 }
 

@@ -5,6 +5,7 @@
 //! I8 because a fork has rows of its own and only looks at its source's.
 
 mod read;
+mod search;
 mod shelf;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,21 +14,31 @@ use std::sync::Arc;
 use sapwood_core::entry::{Outcome, Record};
 use sapwood_core::port::store::{Append, Appended, Fork, Lease, Result};
 use sapwood_core::project::summary::{ForkPoint, Summary};
-use sapwood_core::tree::{Links, Lookup, Placed, Tip, place, settings_at};
-use sapwood_core::{BlobHash, Body, Draft, EntryId, Principal, Right, Scope, Seq, StoreError, TurnId};
+use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place, settings_at};
+use sapwood_core::{BlobHash, Body, Draft, EntryId, Kind, Principal, Right, Scope, Seq, StoreError, TurnId};
 
 use crate::admit::admit;
 use crate::rules;
-pub use shelf::{Base, Row, Shelf, Stored, Walk, locate};
-use shelf::{Ways, meta_at, row_at};
+pub use search::{Searching, check_only};
+pub use shelf::{Base, Row, Shelf, Stored, Walk, first_not_before, locate, row_at};
+use shelf::{Ways, meta_at};
 
 pub struct Logbook<B> {
     pub summary: Summary,
     pub lease: Option<Lease>,
     shelf: Arc<Shelf<B>>,
     answers: HashMap<String, Appended>,
-    /// How this session's own turns ended, in order.
-    ended: Vec<(Seq, TurnId, Outcome)>,
+    /// Where this session's own turns began.
+    began: HashMap<TurnId, Seq>,
+    /// How they ended, in order.
+    ended: Vec<EndedTurn>,
+}
+
+struct EndedTurn {
+    turn: TurnId,
+    outcome: Outcome,
+    began: Seq,
+    ended: Seq,
 }
 
 /// What [`Logbook::plan`] found.
@@ -48,6 +59,12 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// What the append will be answered with.
+    pub fn appended(&self) -> Appended {
+        let entries = self.batch.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
+        Appended { head: self.tip.head, entries }
+    }
+
     /// The entries as records.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let version = sapwood_core::entry::LOG_VERSION;
@@ -62,11 +79,23 @@ impl Planned {
 
 impl<B: Stored> Logbook<B> {
     pub fn new(summary: Summary, shelf: Arc<Shelf<B>>) -> Self {
-        Self { summary, lease: None, shelf, answers: HashMap::new(), ended: Vec::new() }
+        Self {
+            summary,
+            lease: None,
+            shelf,
+            answers: HashMap::new(),
+            began: HashMap::new(),
+            ended: Vec::new(),
+        }
     }
 
     pub fn shelf(&self) -> &Arc<Shelf<B>> {
         &self.shelf
+    }
+
+    /// What each idempotency key was answered with.
+    pub fn answers(&self) -> &HashMap<String, Appended> {
+        &self.answers
     }
 
     fn ways(&self) -> Ways<'_, B> {
@@ -119,9 +148,7 @@ impl<B: Stored> Logbook<B> {
         for (placed, body) in planned.batch.into_iter().zip(stored) {
             let row = row_of(placed, body);
             entries.push((row.meta.seq, row.meta.id));
-            if let (Some(turn), Some(outcome)) = (row.meta.turn, row.ended) {
-                self.ended.push((row.meta.seq, turn, outcome));
-            }
+            self.note_turn(&row);
             self.shelf.push(row);
         }
         let appended = Appended { head: self.summary.head, entries };
@@ -129,6 +156,16 @@ impl<B: Stored> Logbook<B> {
             self.answers.insert(key, appended.clone());
         }
         appended
+    }
+
+    fn note_turn(&mut self, row: &Row<B>) {
+        let Some(turn) = row.meta.turn else { return };
+        if row.meta.kind == Kind::TurnStarted {
+            self.began.insert(turn, row.meta.seq);
+        }
+        if let (Some(outcome), Some(began)) = (row.ended, self.began.get(&turn)) {
+            self.ended.push(EndedTurn { turn, outcome, began: *began, ended: row.meta.seq });
+        }
     }
 
     /// Where a fork would leave this log: the real place of the entry, and what the fork's summary begins with.
@@ -157,9 +194,22 @@ impl<B: Stored> Logbook<B> {
         Ok(Self::new(summary, Arc::new(shelf)))
     }
 
-    /// The blobs this session's own entries refer to.
-    pub fn own_blobs(&self) -> Vec<BlobHash> {
-        self.shelf.own_blobs()
+    /// Places a fork's first entries. Labels of entries that it does not share are left out.
+    pub fn place_first(
+        &self,
+        mut drafts: Vec<Draft>,
+        by: &Principal,
+        has_blob: impl Fn(&BlobHash) -> bool,
+    ) -> Result<Option<Planned>> {
+        let shares = |draft: &Draft| match &draft.body {
+            Body::Label(label) => matches!(self.ways().find(label.target), Ok(Some(_))),
+            _ => true,
+        };
+        drafts.retain(shares);
+        if drafts.is_empty() {
+            return Ok(None);
+        }
+        self.place(drafts, by, has_blob).map(Some)
     }
 
     /// Whether this session refers to the blob, in entries of its own or shared ones.
@@ -172,6 +222,10 @@ impl<B: Stored> Logbook<B> {
         row_at(&self.shelf, seq).map(|row| row.meta.id)
     }
 
+    pub fn kind_at(&self, seq: Seq) -> Option<Kind> {
+        row_at(&self.shelf, seq).map(|row| row.meta.kind)
+    }
+
     fn row(&self, seq: Seq) -> Result<Arc<Row<B>>> {
         row_at(&self.shelf, seq).ok_or_else(|| rules::no_entry(&self.summary.id, seq))
     }
@@ -180,6 +234,27 @@ impl<B: Stored> Logbook<B> {
         let version = sapwood_core::entry::LOG_VERSION;
         Ok(Record { meta: meta_at(&self.shelf, seq, row), version, body: row.body.load(row.meta.kind)? })
     }
+}
+
+/// Places one entry of a path that is kept for forks: the seq and parent it has are given, and nothing is folded.
+pub fn place_kept<B>(shelf: &Arc<Shelf<B>>, draft: Draft, seq: Seq, parent: Option<Seq>) -> Result<Placed> {
+    let mut ways = Ways { shelf, session: None };
+    let model =
+        parent.map(|parent| settings_at(parent, &mut ways)).transpose()?.and_then(|settings| settings.model);
+    let head = Head { seq: Seq(seq.0.saturating_sub(1)), leaf: parent };
+    let mut tip = Tip { head, last_id: None, model };
+    let mut placed = place(&mut tip, vec![draft], &Principal::System, &mut ways, rules::random_bits)?;
+    Ok(placed.remove(0))
+}
+
+/// Where a fork of a stored log begins, and what its summary begins with.
+pub fn fork_point_at<B>(shelf: &Arc<Shelf<B>>, seq: Seq) -> Result<ForkPoint> {
+    let mut ways = Ways { shelf, session: None };
+    let links = ways.node(seq)?.links;
+    let model = settings_at(seq, &mut ways)?.model;
+    let row = row_at(shelf, seq)
+        .ok_or_else(|| rules::damaged("the shared part of a fork", format!("no entry {seq}")))?;
+    Ok(ForkPoint { id: row.meta.id, links, model })
 }
 
 /// A placed entry as a row.
@@ -221,6 +296,7 @@ impl Needed {
     }
 }
 
-fn address<B>(shelf: &Arc<Shelf<B>>) -> usize {
+/// Tells shelves apart.
+pub fn address<B>(shelf: &Arc<Shelf<B>>) -> usize {
     Arc::as_ptr(shelf).addr()
 }

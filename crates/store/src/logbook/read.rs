@@ -1,16 +1,14 @@
-//! Reading a log: pages, paths, entries by id, and search in one session.
+//! Reading a log: pages, paths, entries by id.
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{Kind, Record};
-use sapwood_core::port::store::{Hit, PAGE_ROWS_MAX, PathSlice, Result, Until};
+use sapwood_core::entry::{Kind, Outcome, Record};
+use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::tree::{Lookup, nth_message, settings_at};
-use sapwood_core::view::Settings;
-use sapwood_core::{Body, EntryId, Seq, StoreError};
+use sapwood_core::{Body, EntryId, Seq, StoreError, TurnId};
 
-use super::shelf::{Row, Stored, Walk, first_not_before};
 use super::Logbook;
-use crate::match_text::Query;
+use super::shelf::{Row, Stored, Walk, first_not_before};
 
 /// A piece of a path, the newest entry first.
 type Steps<B> = Vec<(Seq, Arc<Row<B>>)>;
@@ -63,30 +61,31 @@ impl<B: Stored> Logbook<B> {
         }
         let steps = self.walk_back(at, until)?;
         let first = steps.last().map(|(seq, _)| *seq);
-        let ended_turns = match first {
-            Some(first) => {
-                let from = self.ended.partition_point(|(seq, ..)| *seq < first);
-                self.ended[from..].iter().map(|(_, turn, outcome)| (*turn, *outcome)).collect()
-            }
-            None => Vec::new(),
-        };
-        let records: Result<Vec<Record>> = steps.iter().rev().map(|(seq, row)| self.record(*seq, row)).collect();
+        let above = first.map(|first| self.ways().node(first)).transpose()?.and_then(|node| node.parent);
+        let records: Result<Vec<Record>> =
+            steps.iter().rev().map(|(seq, row)| self.record(*seq, row)).collect();
         Ok(PathSlice {
             head: self.summary.head,
             records: records?,
             inherited: self.summary.inherited,
-            settings_before: self.settings_before(first)?,
-            ended_turns,
+            settings_before: above
+                .map(|above| settings_at(above, &mut self.ways()))
+                .transpose()?
+                .unwrap_or_default(),
+            ended_turns: self.ended_turns(first, above),
             open_turn: self.summary.open_turn,
         })
     }
 
-    fn settings_before(&self, first: Option<Seq>) -> Result<Settings> {
-        let Some(first) = first else { return Ok(Settings::default()) };
-        match self.ways().node(first)?.parent {
-            Some(parent) => settings_at(parent, &mut self.ways()),
-            None => Ok(Settings::default()),
+    /// How turns ended that began behind the entry that a slice hangs from.
+    fn ended_turns(&self, first: Option<Seq>, above: Option<Seq>) -> Vec<(TurnId, Outcome)> {
+        if first.is_none() {
+            return Vec::new();
         }
+        let above = above.unwrap_or_default();
+        let from = self.ended.partition_point(|turn| turn.ended <= above);
+        let inside = self.ended[from..].iter().filter(|turn| turn.began > above);
+        inside.map(|turn| (turn.turn, turn.outcome)).collect()
     }
 
     fn walk_back(&self, at: Option<Seq>, until: Until) -> Result<Steps<B>> {
@@ -121,30 +120,9 @@ impl<B: Stored> Logbook<B> {
         let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();
         Ok(kept.map_or(seq, |(kept, _)| kept))
     }
-
-    /// This session's own entries that match, the newest first.
-    pub fn search(&self, query: &Query) -> Result<Vec<Hit>> {
-        let mut hits = Vec::new();
-        for seq in (self.summary.inherited + 1..=self.summary.head.seq.0).rev().map(Seq) {
-            let row = self.row(seq)?;
-            let text = decode(self.record(seq, &row)?)?.search_text();
-            if query.matches(&text) {
-                hits.push(Hit {
-                    session: self.summary.id.clone(),
-                    title: self.summary.title.clone(),
-                    seq,
-                    id: row.meta.id,
-                    kind: row.meta.kind.as_str(),
-                    at: row.meta.at,
-                    snippet: query.snippet(&text),
-                });
-            }
-        }
-        Ok(hits)
-    }
 }
 
-fn decode(record: Record) -> Result<Body> {
+pub(super) fn decode(record: Record) -> Result<Body> {
     record.decode().map_err(|error| StoreError::Damaged {
         place: format!("entry {}", record.meta.id),
         what: error.to_string(),

@@ -131,6 +131,16 @@ impl<B> Shelf<B> {
     }
 }
 
+impl<B> Drop for Shelf<B> {
+    /// Lets go of a long chain of forks one by one: each dropping the next would need as deep a stack.
+    fn drop(&mut self) {
+        let mut next = self.base.take();
+        while let Some(mut shelf) = next.and_then(|base| Arc::into_inner(base.shelf)) {
+            next = shelf.base.take();
+        }
+    }
+}
+
 fn empty_rows<B>() -> RwLock<Rows<B>> {
     RwLock::new(Rows { rows: Vec::new(), refs: BTreeMap::new() })
 }
@@ -193,7 +203,10 @@ impl<B> Ways<'_, B> {
     fn missing(&self, seq: Seq) -> StoreError {
         match self.session {
             Some(session) => no_entry(session, seq),
-            None => StoreError::Damaged { place: "the shared part of a fork".to_owned(), what: format!("no entry {seq}") },
+            None => StoreError::Damaged {
+                place: "the shared part of a fork".to_owned(),
+                what: format!("no entry {seq}"),
+            },
         }
     }
 }
@@ -264,7 +277,8 @@ impl<B> Iterator for Walk<'_, B> {
     fn next(&mut self) -> Option<Self::Item> {
         let (seq, owner, at) = self.next.take()?;
         let row = owner.own_row(at)?;
-        let parent = if Arc::ptr_eq(owner, self.top) { row.meta.parent } else { seq.0.checked_sub(1).map(Seq) };
+        let parent =
+            if Arc::ptr_eq(owner, self.top) { row.meta.parent } else { seq.0.checked_sub(1).map(Seq) };
         if let (Some(parent), Some(above)) = (parent, row.meta.parent) {
             self.next = locate(owner, above).map(|(owner, at)| (parent, owner, at));
         }

@@ -4,9 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use sapwood_core::entry::Kind;
-use sapwood_core::port::store::{
-    Append, Appended, AuditLine, AuditNote, PAGE_ROWS_MAX, Result,
-};
+use sapwood_core::port::store::{Append, Appended, AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, TimestampMs};
 
@@ -78,12 +76,10 @@ impl Tenant {
     }
 
     pub fn append(&mut self, scope: &Scope, append: Append, used: u64) -> Result<Appended> {
-        let blobs = &self.blobs;
-        let held = self
-            .held
-            .get_mut(&append.session)
-            .ok_or_else(|| StoreError::NoSession { session: append.session.clone() })?;
-        let plan = held.book.plan(scope, &append, |blob| blobs.contains_key(blob))?;
+        let missing = || StoreError::NoSession { session: append.session.clone() };
+        let book = &self.held.get(&append.session).ok_or_else(missing)?.book;
+        let plan = book.plan(scope, &append, |blob| self.may_use(scope, blob))?;
+        let held = self.held(&append.session)?;
         held.used = used;
         let appended = match plan {
             Plan::Answered(first) => return Ok(first),
@@ -119,8 +115,12 @@ impl Tenant {
         }
     }
 
-    pub fn has_blob(&self, blob: &BlobHash) -> bool {
-        self.blobs.contains_key(blob)
+    /// Whether the caller put the blob there, or may read a session that refers to it. Any other looks unknown (I9).
+    pub fn may_use(&self, scope: &Scope, hash: &BlobHash) -> bool {
+        let Some(blob) = self.blobs.get(hash) else { return false };
+        let shows =
+            |book: &Logbook<Bytes>| admit(scope, &book.summary, Right::Read).is_ok() && book.refers_to(hash);
+        scope.reach == Reach::Tenant || blob.put_by.contains(&scope.principal) || self.books().any(shows)
     }
 
     pub fn put_blob(&mut self, scope: &Scope, bytes: Vec<u8>) -> BlobHash {
@@ -132,12 +132,8 @@ impl Tenant {
 
     pub fn get_blob(&self, scope: &Scope, hash: &BlobHash) -> Result<Vec<u8>> {
         let missing = || StoreError::NoBlob { blob: *hash };
-        let blob = self.blobs.get(hash).ok_or_else(missing)?;
-        let may_read = |book: &Logbook<Bytes>| admit(scope, &book.summary, Right::Read).is_ok();
-        let allowed = scope.reach == Reach::Tenant
-            || self.books().any(|book| may_read(book) && book.refers_to(hash))
-            || (blob.put_by.contains(&scope.principal) && !self.books().any(|book| book.refers_to(hash)));
-        if allowed { Ok(blob.bytes.clone()) } else { Err(missing()) }
+        let blob = self.blobs.get(hash).filter(|_| self.may_use(scope, hash)).ok_or_else(missing)?;
+        Ok(blob.bytes.clone())
     }
 
     pub fn write_audit(&mut self, scope: &Scope, note: AuditNote, now: TimestampMs) {
@@ -163,6 +159,6 @@ impl Tenant {
                 && session.is_none_or(|session| line.session.as_ref() == Some(session))
                 && rules::may_see_line(scope, line, about(line))
         };
-        self.audit.iter().filter(asked).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()
+        self.audit.iter().filter(asked).take(rules::page_limit(limit)).cloned().collect()
     }
 }

@@ -5,21 +5,24 @@ use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Lease, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::{BlobHash, Kind, Right, Scope, TimestampMs};
+use sapwood_core::{Right, Scope, TimestampMs};
 
 use super::audit::write_line;
 use super::blob;
 use super::desk::Desk;
 use super::fault::Fault;
+use super::hot::{HotSession, Nodes, Remembering};
 use super::log::{LogRows, key_of};
-use super::pack::{Packed, pack_body};
-use super::session::{SessionRow, find, store_summary};
+use super::pack::{PackedBody, pack_body};
+use super::search;
+use super::session::{SessionRow, store_summary};
+use crate::admit::admit;
 use crate::rules;
 
 /// Drafts, and their bodies packed: the caller's thread does that, not the writer's.
 pub(super) struct Batch {
     drafts: Vec<Draft>,
-    packed: Vec<Packed>,
+    packed: Vec<PackedBody>,
 }
 
 impl Batch {
@@ -28,59 +31,71 @@ impl Batch {
         Ok(Self { drafts, packed })
     }
 
-    fn blobs(&self) -> Vec<BlobHash> {
-        self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect()
+    /// The blobs that each draft refers to.
+    fn find_blobs(&self, desk: &Desk, scope: &Scope) -> Result<Vec<Vec<i64>>> {
+        let find = |draft: &Draft| draft.body.blobs().into_iter().map(|blob| blob::find(desk, scope, blob)).collect();
+        self.drafts.iter().map(find).collect()
     }
 }
 
-pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
+pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
     drafts.iter().map(|draft| pack_body(&draft.body)).collect()
 }
 
-pub(super) fn append(desk: &Desk, scope: &Scope, append: Append, packed: Vec<Packed>) -> Result<Appended> {
-    let mut row = find(desk, scope, &append.session, Right::Write)?;
-    if let Some(answer) = earlier_answer(desk, row.pk, append.idempotency_key.as_deref())? {
+pub(super) fn append(desk: &Desk, scope: &Scope, append: Append, packed: Vec<PackedBody>) -> Result<Appended> {
+    let mut hot = match desk.hot.take(scope, &append.session) {
+        Some(hot) => hot,
+        None => HotSession::load(desk, scope, &append.session)?,
+    };
+    admit(scope, &hot.row.summary, Right::Write)?;
+    if let Some(answer) = earlier_answer(desk, hot.row.pk, append.idempotency_key.as_deref())? {
         return Ok(answer);
     }
-    let lease = lease_of(desk, &row)?;
-    rules::check_append(scope, &row.summary, &append, lease.as_ref())?;
-    let answer = write_batch(desk, scope, &mut row, Batch { drafts: append.drafts, packed })?;
+    rules::check_append(scope, &hot.row.summary, &append, hot.lease.as_ref())?;
+    let batch = Batch { drafts: append.drafts, packed };
+    let answer = write_batch(desk, scope, &mut hot.row, batch, &mut hot.nodes)?;
     if let Some(key) = &append.idempotency_key {
-        remember_answer(desk, row.pk, key, &answer)?;
+        remember_answer(desk, hot.row.pk, key, &answer)?;
     }
     if let Some(note) = append.audit {
         write_line(desk, scope, note, append.now)?;
     }
+    desk.hot.keep(scope, hot);
     Ok(answer)
 }
 
 /// Places and writes a batch. Checks come first: nothing is written if one fails.
-pub(super) fn write_batch(desk: &Desk, scope: &Scope, row: &mut SessionRow, batch: Batch) -> Result<Appended> {
-    let blobs = blob::find_all(desk, scope, &batch.blobs())?;
-    let mut log = LogRows::open(desk, row.pk)?;
+pub(super) fn write_batch(
+    desk: &Desk,
+    scope: &Scope,
+    row: &mut SessionRow,
+    batch: Batch,
+    nodes: &mut Nodes,
+) -> Result<Appended> {
+    let blobs = batch.find_blobs(desk, scope)?;
+    let rows = LogRows::with_inherited(desk, row.pk, row.summary.inherited)?;
+    let mut log = Remembering { rows, nodes };
     let mut tip = row.summary.tip();
     let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, rules::random_bits)?;
-    for (placed, packed) in placed.iter().zip(&batch.packed) {
-        write_entry(desk, row.pk, placed, packed)?;
+    for ((placed, packed), blobs) in placed.iter().zip(batch.packed).zip(blobs) {
+        write_entry(desk, row, placed, packed)?;
+        log.nodes.remember(placed);
+        for blob in blobs {
+            blob::note_use(desk, key_of(row.pk, placed.entry.meta.seq), blob)?;
+        }
     }
-    blob::note_uses(desk, row.pk, &blobs)?;
     let leaf = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
     row.summary.apply_batch(&placed, &tip, leaf.map(|node| node.links));
-    store_summary(desk, row)?;
+    let order = desk.hot.order_after(row);
+    store_summary(desk, row, order)?;
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
     Ok(Appended { head: tip.head, entries })
 }
 
-fn write_entry(desk: &Desk, pk: i64, placed: &Placed, packed: &Packed) -> Result<()> {
+fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<()> {
     let meta = &placed.entry.meta;
-    let key = key_of(pk, meta.seq);
-    let doc = match is_searched(meta.kind) {
-        true => {
-            desk.prepare("INSERT INTO docs (key) VALUES (?1)")?.execute([key]).at(&desk.path)?;
-            Some(desk.conn.last_insert_rowid())
-        }
-        false => None,
-    };
+    let key = key_of(row.pk, meta.seq);
+    let doc = body.words.map(|words| search::number(desk, row.tenant, key, &words)).transpose()?;
     let sql = "INSERT INTO entries (key, id, parent, at, by, kind, depth, jump, messages, settings, doc, turn, snapshot,
                                     version, packing, body)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
@@ -102,16 +117,11 @@ fn write_entry(desk: &Desk, pk: i64, placed: &Placed, packed: &Packed) -> Result
             meta.turn.as_ref().map(|turn| turn.as_bytes().as_slice()),
             snapshot,
             LOG_VERSION,
-            packed.packing,
-            packed.bytes,
+            body.packed.packing,
+            body.packed.bytes,
         ])
         .at(&desk.path)?;
     Ok(())
-}
-
-/// Entries a full-text search looks through.
-pub(super) fn is_searched(kind: Kind) -> bool {
-    kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
 }
 
 fn earlier_answer(desk: &Desk, pk: i64, key: Option<&str>) -> Result<Option<Appended>> {

@@ -1,53 +1,60 @@
-//! Blobs: bytes of a tenant by their hash, and which sessions use them.
+//! Blobs: bytes of a tenant by their hash, who put them, and which entries refer to them.
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::port::store::{BLOB_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
-use sapwood_core::{BlobHash, Right, Scope, StoreError};
+use sapwood_core::{BlobHash, Scope, StoreError};
 
 use super::desk::Desk;
 use super::fault::Fault;
 use super::pack::{pack, unpack};
-use super::session::read_summary;
-use crate::admit::admit;
+use super::sight::seen_by;
 
 pub(super) fn put(desk: &Desk, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
     let hash = BlobHash::of(&bytes);
     let tenant = desk.tenant_or_new(&scope.tenant)?;
     let by = desk.principal_or_new(&scope.principal)?;
-    let packed = pack(bytes);
-    let sql = "INSERT INTO blobs (tenant, hash, put_by, packing, data) VALUES (?1, ?2, ?3, ?4, ?5)
-               ON CONFLICT (tenant, hash) DO NOTHING";
-    desk.prepare(sql)?
-        .execute(params![tenant, hash.as_bytes(), by, packed.packing, packed.bytes])
+    let pk = match pk_of_hash(desk, tenant, hash)? {
+        Some(pk) => pk,
+        None => {
+            let packed = pack(bytes);
+            desk.prepare("INSERT INTO blobs (tenant, hash, packing, data) VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![tenant, hash.as_bytes(), packed.packing, packed.bytes])
+                .at(&desk.path)?;
+            desk.conn.last_insert_rowid()
+        }
+    };
+    desk.prepare("INSERT OR IGNORE INTO blob_puts (blob, principal) VALUES (?1, ?2)")?
+        .execute([pk, by])
         .at(&desk.path)?;
     Ok(hash)
 }
 
-/// The pks of blobs that the caller may refer to; an unknown one is an error.
-pub(super) fn find_all(desk: &Desk, scope: &Scope, blobs: &[BlobHash]) -> Result<Vec<i64>> {
-    blobs.iter().map(|blob| find(desk, scope, *blob)).collect()
+fn pk_of_hash(desk: &Desk, tenant: i64, hash: BlobHash) -> Result<Option<i64>> {
+    let mut select = desk.prepare("SELECT pk FROM blobs WHERE tenant = ?1 AND hash = ?2")?;
+    select.query_row(params![tenant, hash.as_bytes()], |row| row.get(0)).optional().at(&desk.path)
 }
 
-/// A blob that the caller put there, or that a session uses which the caller may read. Any other looks unknown (I9).
-fn find(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<i64> {
-    let unknown = StoreError::NoBlob { blob };
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(unknown) };
-    let mut select = desk.prepare("SELECT pk, put_by FROM blobs WHERE tenant = ?1 AND hash = ?2")?;
-    let found = select.query_row(params![tenant, blob.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)));
-    let Some((pk, put_by)) = found.optional().at(&desk.path)? else { return Err(unknown) };
-    let own = scope.reach == Reach::Tenant || desk.principal(put_by)? == scope.principal;
-    if own || used_visibly(desk, scope, pk)? { Ok(pk) } else { Err(unknown) }
+/// A blob that the caller put there, or that an entry refers to which the caller may read. Any other looks unknown:
+/// knowing the hash is not having the bytes (I9).
+pub(super) fn find(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<i64> {
+    let unknown = || StoreError::NoBlob { blob };
+    let tenant = desk.tenant(&scope.tenant)?.ok_or_else(unknown)?;
+    let pk = pk_of_hash(desk, tenant, blob)?.ok_or_else(unknown)?;
+    let may = scope.reach == Reach::Tenant || was_put_by(desk, scope, pk)? || is_used_visibly(desk, scope, pk)?;
+    if may { Ok(pk) } else { Err(unknown()) }
 }
 
-fn used_visibly(desk: &Desk, scope: &Scope, blob: i64) -> Result<bool> {
-    let sql = "SELECT summary FROM blob_uses JOIN sessions ON sessions.pk = blob_uses.session
-               WHERE blob = ?1 AND id NOT NULL";
-    let mut select = desk.prepare(sql)?;
+fn was_put_by(desk: &Desk, scope: &Scope, blob: i64) -> Result<bool> {
+    let sql = "SELECT 1 FROM blob_puts JOIN principals ON pk = principal WHERE blob = ?1 AND name = ?2";
+    desk.prepare(sql)?.exists(params![blob, scope.principal.to_string()]).at(&desk.path)
+}
+
+fn is_used_visibly(desk: &Desk, scope: &Scope, blob: i64) -> Result<bool> {
+    let mut select = desk.prepare("SELECT key FROM blob_uses WHERE blob = ?1")?;
     let mut rows = select.query([blob]).at(&desk.path)?;
     while let Some(row) = rows.next().at(&desk.path)? {
-        let summary = read_summary(desk, &row.get::<_, String>(0).at(&desk.path)?)?;
-        if admit(scope, &summary, Right::Read).is_ok() {
+        if seen_by(desk, scope, row.get(0).at(&desk.path)?)?.is_some() {
             return Ok(true);
         }
     }
@@ -66,35 +73,25 @@ pub(super) fn get(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-pub(super) fn note_uses(desk: &Desk, session: i64, blobs: &[i64]) -> Result<()> {
-    for blob in blobs {
-        desk.prepare("INSERT OR IGNORE INTO blob_uses (blob, session) VALUES (?1, ?2)")?
-            .execute([blob, &session])
-            .at(&desk.path)?;
-    }
+pub(super) fn note_use(desk: &Desk, key: i64, blob: i64) -> Result<()> {
+    desk.prepare("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)")?.execute([key, blob]).at(&desk.path)?;
     Ok(())
 }
 
-/// Forgets what a session used, and deletes the blobs that nobody uses any more. `still_used` are those that entries
-/// refer to which stay for the session's forks.
-pub(super) fn drop_uses(desk: &Desk, session: i64, still_used: &[BlobHash]) -> Result<()> {
-    let mut select = desk.prepare(
-        "SELECT blob, hash FROM blob_uses JOIN blobs ON blobs.pk = blob_uses.blob WHERE session = ?1",
-    )?;
-    let used: Vec<(i64, [u8; 32])> = select
-        .query_map([session], |row| Ok((row.get(0)?, row.get(1)?)))
-        .and_then(Iterator::collect)
-        .at(&desk.path)?;
-    for (blob, hash) in used {
-        if still_used.contains(&BlobHash::from_bytes(hash)) {
+/// An entry goes; blobs that no other entry refers to go with it.
+pub(super) fn drop_uses(desk: &Desk, key: i64) -> Result<()> {
+    let mut select = desk.prepare("SELECT blob FROM blob_uses WHERE key = ?1")?;
+    let blobs: Vec<i64> = select.query_map([key], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    if blobs.is_empty() {
+        return Ok(());
+    }
+    desk.prepare("DELETE FROM blob_uses WHERE key = ?1")?.execute([key]).at(&desk.path)?;
+    for blob in blobs {
+        if desk.prepare("SELECT 1 FROM blob_uses WHERE blob = ?1")?.exists([blob]).at(&desk.path)? {
             continue;
         }
-        desk.prepare("DELETE FROM blob_uses WHERE blob = ?1 AND session = ?2")?
-            .execute([blob, session])
-            .at(&desk.path)?;
-        desk.prepare("DELETE FROM blobs WHERE pk = ?1 AND NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob = ?1)")?
-            .execute([blob])
-            .at(&desk.path)?;
+        desk.prepare("DELETE FROM blob_puts WHERE blob = ?1")?.execute([blob]).at(&desk.path)?;
+        desk.prepare("DELETE FROM blobs WHERE pk = ?1")?.execute([blob]).at(&desk.path)?;
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::tree::Lookup;
 use sapwood_core::{Kind, Scope, Seq};
 
-use super::append::is_searched;
 use super::desk::Desk;
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{search, session};
+use super::search::{self, is_searched};
+use super::session;
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;

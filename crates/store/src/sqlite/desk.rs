@@ -10,6 +10,8 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{Principal, StoreError, TenantId};
 
 use super::fault::{BUSY_WAIT_MS, Fault};
+use super::hot::Hot;
+use super::search::Fresh;
 use crate::{Durability, Key};
 
 /// Statements kept ready per connection.
@@ -36,6 +38,10 @@ pub(super) struct Desk {
     tenants: RefCell<HashMap<TenantId, i64>>,
     principals: RefCell<HashMap<i64, Principal>>,
     principal_pks: RefCell<HashMap<Principal, i64>>,
+    /// Sessions that were appended to lately, on the writer's desk.
+    pub hot: Hot,
+    /// Texts that were appended lately and are not in the search index yet, on the writer's desk.
+    pub fresh: Fresh,
 }
 
 impl Desk {
@@ -54,6 +60,8 @@ impl Desk {
             tenants: RefCell::default(),
             principals: RefCell::default(),
             principal_pks: RefCell::default(),
+            hot: Hot::default(),
+            fresh: Fresh::default(),
         };
         desk.tune(mode, durability).at(path)?;
         Ok(desk)
@@ -130,6 +138,8 @@ impl Desk {
         self.tenants.borrow_mut().clear();
         self.principals.borrow_mut().clear();
         self.principal_pks.borrow_mut().clear();
+        self.hot.forget_all();
+        self.fresh.forget_all();
     }
 
     pub fn prepare(&self, sql: &str) -> Result<rusqlite::CachedStatement<'_>> {

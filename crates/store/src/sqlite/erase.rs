@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 use sapwood_core::port::store::{AuditAction, AuditNote, Result};
-use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 
 use super::audit::write_line;
 use super::blob;
@@ -21,8 +21,8 @@ const CHUNK_ROWS: i64 = 1_000;
 
 pub(super) fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
     let row = find(desk, scope, session, Right::Own)?;
-    erase_rows(desk, row.pk)?;
-    search::settle(desk)?;
+    desk.hot.forget(row.pk);
+    search::really_forgetting(desk, || erase_rows(desk, row.pk))?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(desk, scope, note, now)
 }
@@ -32,8 +32,7 @@ fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
         let needed = needed_by_forks(desk, pk)?;
-        let still_used = delete_entries(desk, pk, &needed)?;
-        blob::drop_uses(desk, pk, &still_used)?;
+        delete_entries(desk, pk, &needed)?;
         for table in ["answers", "leases"] {
             desk.prepare(&format!("DELETE FROM {table} WHERE session = ?1"))?.execute([pk]).at(&desk.path)?;
         }
@@ -80,26 +79,20 @@ fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
     Ok(needed)
 }
 
-/// Deletes a session's entries and their texts; answers with the blobs that the entries which stay refer to.
-fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<Vec<BlobHash>> {
-    let mut still_used = Vec::new();
-    let mut log = LogRows::open(desk, pk)?;
+/// Deletes a session's entries, their texts and their blobs, but for what is needed.
+fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
     let mut after = key_of(pk, Seq::ZERO);
     loop {
         let mut select = desk.prepare("SELECT key FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3")?;
         let keys: Vec<i64> = select
-            .query_map(params![after, last_key(pk), CHUNK_ROWS], |row| row.get(0))
+            .query_map([after, last_key(pk), CHUNK_ROWS], |row| row.get(0))
             .and_then(Iterator::collect)
             .at(&desk.path)?;
-        let Some(last) = keys.last() else { return Ok(still_used) };
+        let Some(last) = keys.last() else { return Ok(()) };
         after = *last;
-        for key in keys {
-            if needed.contains(&seq_of(key)) {
-                let record = log.record(seq_of(key))?;
-                still_used.extend(record.and_then(|record| record.decode().ok()).iter().flat_map(|body| body.blobs()));
-                continue;
-            }
+        for key in keys.into_iter().filter(|key| !needed.contains(&seq_of(*key))) {
             search::forget(desk, key)?;
+            blob::drop_uses(desk, key)?;
             desk.prepare("DELETE FROM entries WHERE key = ?1")?.execute([key]).at(&desk.path)?;
         }
     }

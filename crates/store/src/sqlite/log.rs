@@ -88,6 +88,14 @@ impl<'d> LogRows<'d> {
         Err(desk.damaged(format!("session {pk} has no row")))
     }
 
+    /// As [`LogRows::open`], for a session that is known to share so many entries: usually none, and nothing is read.
+    pub fn with_inherited(desk: &'d Desk, pk: i64, inherited: u32) -> Result<Self> {
+        match inherited {
+            0 => Ok(LogRows { desk, pk, inherited, base: None }),
+            _ => Self::open(desk, pk),
+        }
+    }
+
     /// The session that holds an entry's row, and its seq there.
     pub fn home_of(&mut self, seq: Seq) -> Result<(i64, Seq)> {
         if seq.0 > self.inherited {

@@ -1,7 +1,7 @@
 //! The embedded default: one file, in SQLite.
 //!
-//! [`writer`] is the one thread that writes, many callers to a transaction; [`reader`] a few that read. Everything they
-//! do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
+//! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
+//! they do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
 //! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] full text, [`erase`]
 //! what erasing means, [`check`] the doctor's part. Several processes may use the same file at once.
 
@@ -12,6 +12,7 @@ mod check;
 mod desk;
 mod erase;
 mod fault;
+mod hot;
 mod log;
 mod pack;
 mod path;
@@ -19,6 +20,7 @@ mod reader;
 mod schema;
 mod search;
 mod session;
+mod sight;
 mod writer;
 
 use std::fs;
@@ -27,7 +29,7 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
-    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until, Upkeep,
+    ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
@@ -61,19 +63,16 @@ impl SqliteStore {
     }
 
     /// Runs `work` on a session that the caller may use so.
-    async fn read_session<T: Send + 'static>(
+    fn read_session<T>(
         &self,
         scope: &Scope,
         session: &SessionId,
-        work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T>,
     ) -> Result<T> {
-        let (scope, session) = (scope.clone(), session.clone());
-        self.readers
-            .read(move |desk| {
-                let row = find(desk, &scope, &session, Right::Read)?;
-                work(&mut LogRows::open(desk, row.pk)?, &row.summary)
-            })
-            .await
+        self.readers.read(|desk| {
+            let row = find(desk, scope, session, Right::Read)?;
+            work(&mut LogRows::open(desk, row.pk)?, &row.summary)
+        })
     }
 }
 
@@ -107,25 +106,22 @@ impl Sessions for SqliteStore {
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        let (scope, session) = (scope.clone(), session.clone());
-        self.readers.read(move |desk| Ok(find(desk, &scope, &session, Right::Read)?.summary)).await
+        self.readers.read(|desk| Ok(find(desk, scope, session, Right::Read)?.summary))
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-        let (scope, filter) = (scope.clone(), filter.clone());
-        self.readers.read(move |desk| session::list(desk, &scope, &filter)).await
+        self.readers.read(|desk| session::list(desk, scope, filter))
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-        let (scope, session) = (scope.clone(), session.clone());
-        self.readers.read(move |desk| session::children(desk, &scope, &session)).await
+        self.readers.read(|desk| session::children(desk, scope, session))
     }
 
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         let (scope, session) = (scope.clone(), session.clone());
         self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
         // What was erased is still in the write-ahead log until that is folded into the file.
-        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path)).await
+        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
     }
 }
 
@@ -144,8 +140,8 @@ impl Log for SqliteStore {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        let limit = rules::page_limit(limit);
-        self.read_session(scope, session, move |log, _| log.read_after(after, limit)).await
+        let limit = limit.min(PAGE_ROWS_MAX);
+        self.read_session(scope, session, |log, _| log.read_after(after, limit))
     }
 
     async fn read_kinds(
@@ -156,8 +152,8 @@ impl Log for SqliteStore {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        let (kinds, limit) = (kinds.to_vec(), rules::page_limit(limit));
-        self.read_session(scope, session, move |log, _| log.read_kinds(&kinds, after, limit)).await
+        let limit = limit.min(PAGE_ROWS_MAX);
+        self.read_session(scope, session, |log, _| log.read_kinds(kinds, after, limit))
     }
 
     async fn read_path(
@@ -167,7 +163,7 @@ impl Log for SqliteStore {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        self.read_session(scope, session, move |log, summary| path::read_path(log, summary, at, until)).await
+        self.read_session(scope, session, |log, summary| path::read_path(log, summary, at, until))
     }
 
     async fn nth_message(
@@ -177,27 +173,24 @@ impl Log for SqliteStore {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>> {
-        self.read_session(scope, session, move |log, summary| {
+        self.read_session(scope, session, |log, summary| {
             path::check_in_tree(log, &summary.id, leaf)?;
             nth_message(leaf, count, log)
         })
-        .await
     }
 
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        self.read_session(scope, session, move |log, summary| {
+        self.read_session(scope, session, |log, summary| {
             log.record(seq)?.ok_or_else(|| rules::no_entry(&summary.id, seq))
         })
-        .await
     }
 
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
         let range = EntryId::prefix_range(id_prefix);
-        self.read_session(scope, session, move |log, _| match range {
+        self.read_session(scope, session, |log, _| match range {
             Some((low, high)) => log.records_between(low, high),
             None => Ok(Vec::new()),
         })
-        .await
     }
 }
 
@@ -215,6 +208,7 @@ impl Leases for SqliteStore {
         self.writer
             .write(move |desk| {
                 let row = find(desk, &scope, &session, Right::Write)?;
+                desk.hot.forget(row.pk);
                 append::take_lease(desk, &row, &holder, ttl_ms, now)
             })
             .await
@@ -225,6 +219,7 @@ impl Leases for SqliteStore {
         self.writer
             .write(move |desk| {
                 let row = find(desk, &scope, &lease.session, Right::Write)?;
+                desk.hot.forget(row.pk);
                 append::release_lease(desk, &row, &lease)
             })
             .await
@@ -235,15 +230,14 @@ impl Leases for SqliteStore {
 impl Search for SqliteStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
         rules::check_query(query)?;
-        let (scope, query) = (scope.clone(), query.clone());
-        if self.readers.read(search::lag).await? > 0 {
-            match self.writer.alone(search::catch_up).await {
+        if self.readers.read(search::lag)? > 0 {
+            match self.writer.alone(search::catch_up) {
                 // A file that cannot be written can still be searched, as far as it is indexed.
                 Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.readers.read(move |desk| search::search(desk, &scope, &query)).await
+        self.readers.read(|desk| search::search(desk, scope, query))
     }
 }
 
@@ -258,8 +252,7 @@ impl Blobs for SqliteStore {
     }
 
     async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        let scope = scope.clone();
-        self.readers.read(move |desk| blob::get(desk, &scope, blob)).await
+        self.readers.read(|desk| blob::get(desk, scope, blob))
     }
 }
 
@@ -277,20 +270,18 @@ impl Audit for SqliteStore {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        let (scope, session) = (scope.clone(), session.cloned());
-        self.readers.read(move |desk| audit::read_lines(desk, &scope, session.as_ref(), after, limit)).await
+        self.readers.read(|desk| audit::read_lines(desk, scope, session, after, limit))
     }
 }
 
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        let scope = scope.clone();
-        self.writer.alone(move |desk| check::check(desk, &scope, repair)).await
+        self.writer.alone(|desk| check::check(desk, scope, repair))
     }
 
     async fn flush(&self) -> Result<()> {
-        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&desk.path)).await
+        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&desk.path))
     }
 
     fn describe(&self) -> String {

@@ -7,6 +7,8 @@ use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
 use sapwood_core::Body;
 
+use super::search;
+
 /// Bodies shorter than this are kept as they are: the frame would eat what is won.
 const PACK_BYTES_MIN: usize = 192;
 /// Fast enough to vanish beside the commit; higher levels win little on single messages.
@@ -26,13 +28,20 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Encodes and packs a body; refuses one that is too large.
-pub(super) fn pack_body(body: &Body) -> Result<Packed> {
+/// A body ready to be written: packed, and the words it is found by.
+pub(super) struct PackedBody {
+    pub packed: Packed,
+    pub words: Option<String>,
+}
+
+/// Encodes and packs a body; refuses one that is too large. This is most of an append's work, and needs no connection:
+/// the caller does it before it asks for the writer.
+pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
     let json = codec::encode(body);
     if json.len() > BODY_BYTES_MAX {
         return Err(StoreError::TooLarge { what: "an entry's body, in bytes,", limit: BODY_BYTES_MAX });
     }
-    Ok(pack(json))
+    Ok(PackedBody { packed: pack(json), words: search::words_of(body) })
 }
 
 pub(super) fn pack(bytes: Vec<u8>) -> Packed {

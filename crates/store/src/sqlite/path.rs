@@ -1,5 +1,6 @@
 //! Reading a path: from an entry upwards, as far as a context needs it.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use sapwood_core::entry::{Body, Outcome, Stance};
@@ -22,8 +23,8 @@ pub(super) fn read_path(
         check_in_tree(log, &summary.id, at)?;
     }
     let records = match at.or(summary.head.leaf) {
-        Some(from) => collect(log, from, until)?,
-        None => Vec::new(),
+        Some(from) if until != Until::Entries(0) => collect(log, from, until)?,
+        _ => Vec::new(),
     };
     let above = records.first().and_then(|record| record.meta.parent);
     Ok(PathSlice {
@@ -94,23 +95,44 @@ impl Goal {
     }
 }
 
-/// How the turns ended that the path's own entries belong to.
+/// How turns ended that began after the entry that the path's first record hangs from.
 fn ended_turns(log: &LogRows<'_>, records: &[Record]) -> Result<Vec<(TurnId, Outcome)>> {
-    let own = records.iter().find(|record| record.meta.seq.0 > log.inherited && record.meta.turn.is_some());
-    let Some(first) = own else { return Ok(Vec::new()) };
+    let Some(first) = records.first() else { return Ok(Vec::new()) };
+    let after = first.meta.parent.unwrap_or_default();
+    let mut began = HashSet::new();
+    each_of_kind(log, Kind::TurnStarted, after, |record| {
+        began.extend(record.meta.turn);
+        Ok(())
+    })?;
     let mut ended = Vec::new();
-    let mut after = first.meta.seq;
+    if began.is_empty() {
+        return Ok(ended);
+    }
+    each_of_kind(log, Kind::TurnEnded, after, |record| {
+        let body = record.decode().map_err(|error| log.desk.damaged(error.to_string()))?;
+        let turn = record.meta.turn.filter(|turn| began.contains(turn));
+        if let (Some(turn), Body::TurnEnded(body)) = (turn, body) {
+            ended.push((turn, body.outcome));
+        }
+        Ok(())
+    })?;
+    Ok(ended)
+}
+
+fn each_of_kind(
+    log: &LogRows<'_>,
+    kind: Kind,
+    mut after: Seq,
+    mut visit: impl FnMut(&Record) -> Result<()>,
+) -> Result<()> {
     loop {
-        let page = log.read_kind(Kind::TurnEnded, after, PAGE_ROWS_MAX)?;
+        let page = log.read_kind(kind, after, PAGE_ROWS_MAX)?;
         for record in &page {
             after = record.meta.seq;
-            let body = record.decode().map_err(|error| log.desk.damaged(error.to_string()))?;
-            if let (Some(turn), Body::TurnEnded(body)) = (record.meta.turn, body) {
-                ended.push((turn, body.outcome));
-            }
+            visit(record)?;
         }
         if page.len() < PAGE_ROWS_MAX {
-            return Ok(ended);
+            return Ok(());
         }
     }
 }

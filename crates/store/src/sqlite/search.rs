@@ -1,31 +1,36 @@
 //! Full text. Entries with text are numbered as they are written; the index trails behind and is brought up to date
 //! before a search, or by the writer when it has fallen far behind. Hits come newest first, by that number.
 //!
-//! Each indexed text begins with two words that no text can contain (they start with a private-use character): one for
-//! the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
+//! Each indexed text begins with two words that no text can contain (they start with a private-use character, which is no
+//! letter to us): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
 //! not wade through the others.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Kind, Record, Right, Scope, Seq, SessionId, StoreError};
+use sapwood_core::{Body, Kind, Record, Right, Scope, StoreError};
 
 use super::desk::Desk;
 use super::fault::Fault;
-use super::log::{LogRows, pk_of, seq_of};
+use super::log::{LogRows, pk_of};
 use super::pack::unpack;
-use super::session::{find, read_summary};
-use crate::admit::admit;
-use crate::match_text::Query;
+use super::session::find;
+use super::sight::{seen_by, seen_from};
+use crate::match_text::{Query, distinct_words};
 use crate::rules;
 
 /// Begins the words that mark a text's tenant and session. FTS5 takes private-use characters for letters.
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
-const CATCH_UP_TEXTS: i64 = 1_000;
+const CATCH_UP_TEXTS: usize = 1_000;
 /// Longest text that is indexed, in bytes; what is beyond is not found.
 const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Texts kept in memory until they are indexed; over that they are read from their rows again.
+const FRESH_TEXTS_MAX: usize = 4_096;
 /// Hits that a caller may not see are passed over; so many at most in one search.
 const PASSED_OVER_MAX: usize = 100_000;
 
@@ -49,46 +54,121 @@ pub(super) fn catch_up(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
+/// Indexes the next texts: from the rows, or, once those are done that other processes wrote, from memory.
 fn index_some(desk: &Desk) -> Result<()> {
     let path = &desk.path;
-    let mut select = desk.prepare("SELECT value FROM counters WHERE name = 'indexed'")?;
-    let indexed: i64 = select.query_row([], |row| row.get(0)).at(path)?;
-    let sql = "SELECT docs.doc, docs.key, tenant, kind, version, packing, body FROM docs
-               JOIN entries ON entries.key = docs.key JOIN sessions ON sessions.pk = docs.key >> 32
-               WHERE docs.doc > ?1 ORDER BY docs.doc LIMIT ?2";
-    let mut pending = desk.prepare(sql)?;
+    let indexed: i64 =
+        desk.prepare("SELECT value FROM counters WHERE name = 'indexed'")?.query_row([], |row| row.get(0)).at(path)?;
     let mut insert = desk.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
-    let mut rows = pending.query([indexed, CATCH_UP_TEXTS]).at(path)?;
     let mut last = indexed;
-    while let Some(row) = rows.next().at(path)? {
-        last = row.get(0).at(path)?;
-        let (key, tenant): (i64, i64) = (row.get(1).at(path)?, row.get(2).at(path)?);
-        let packed = row.get_ref(6).at(path)?.as_blob().unwrap_or_default();
-        let text = search_text(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
-        insert.execute(params![last, marked(tenant, pk_of(key), &text)]).at(path)?;
+    for (doc, text) in desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS) {
+        insert.execute(params![doc, text]).at(path)?;
+        last = doc;
+    }
+    if last == indexed {
+        let up_to = desk.fresh.first().unwrap_or(i64::MAX);
+        for (doc, text) in stored_texts(desk, indexed, up_to)? {
+            insert.execute(params![doc, text]).at(path)?;
+            last = doc;
+        }
     }
     if last == indexed {
         // Only gaps are left, where sessions were erased.
-        last = desk.prepare("SELECT max(doc) FROM docs")?.query_row([], |row| row.get(0)).at(path)?;
+        last = match desk.fresh.first() {
+            Some(fresh) => fresh - 1,
+            None => desk.prepare("SELECT max(doc) FROM docs")?.query_row([], |row| row.get(0)).at(path)?,
+        };
     }
     desk.prepare("UPDATE counters SET value = ?1 WHERE name = 'indexed'")?.execute([last]).at(path)?;
     Ok(())
 }
 
-/// What an entry is found by. One that cannot be read is found by nothing: `doctor` reports it.
-fn search_text(kind: u8, version: u32, packing: u8, packed: &[u8]) -> String {
+/// The texts of rows between two numbers, both excluded.
+fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<(i64, String)>> {
+    let path = &desk.path;
+    let sql = "SELECT docs.doc, docs.key, tenant, kind, version, packing, body FROM docs
+               JOIN entries ON entries.key = docs.key JOIN sessions ON sessions.pk = docs.key >> 32
+               WHERE docs.doc > ?1 AND docs.doc < ?2 ORDER BY docs.doc LIMIT ?3";
+    let mut select = desk.prepare(sql)?;
+    let mut rows = select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
+    let mut texts = Vec::new();
+    while let Some(row) = rows.next().at(path)? {
+        let (key, tenant): (i64, i64) = (row.get(1).at(path)?, row.get(2).at(path)?);
+        let packed = row.get_ref(6).at(path)?.as_blob().unwrap_or_default();
+        let words = stored_words(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
+        texts.push((row.get(0).at(path)?, marked(tenant, pk_of(key), &words)));
+    }
+    Ok(texts)
+}
+
+/// The words of a row's body. One that cannot be read is found by nothing: `doctor` reports it.
+fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> String {
     let body = Kind::from_code(kind).and_then(|kind| {
         let json = unpack(packing, packed, BODY_BYTES_MAX).ok()?;
         codec::decode(version, kind, &json).ok()
     });
-    let mut text = body.map(|body| body.search_text()).unwrap_or_default();
-    if text.len() > TEXT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+    body.and_then(|body| words_of(&body)).unwrap_or_default()
+}
+
+/// The words a body is found by; `None` for kinds that searches do not look through.
+pub(super) fn words_of(body: &Body) -> Option<String> {
+    if !is_searched(body.kind()) {
+        return None;
     }
-    if text.contains(MARK) {
-        text = text.replace(MARK, " ");
+    let text = body.search_text();
+    Some(distinct_words(&text[..text.floor_char_boundary(TEXT_BYTES_MAX)]))
+}
+
+/// Entries a full-text search looks through.
+pub(super) fn is_searched(kind: Kind) -> bool {
+    kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
+}
+
+/// Gives an entry its number among the texts, and keeps its words at hand until they are indexed.
+pub(super) fn number(desk: &Desk, tenant: i64, key: i64, words: &str) -> Result<i64> {
+    desk.prepare("INSERT INTO docs (key) VALUES (?1)")?.execute([key]).at(&desk.path)?;
+    let doc = desk.conn.last_insert_rowid();
+    desk.fresh.push(doc, marked(tenant, pk_of(key), words));
+    Ok(doc)
+}
+
+/// Texts that this process has appended and that are not in the index yet: a mirror of the newest rows of `docs`, so that
+/// indexing does not have to read and unpack what was in memory a moment ago.
+#[derive(Default)]
+pub(super) struct Fresh(RefCell<VecDeque<(i64, String)>>);
+
+impl Fresh {
+    fn push(&self, doc: i64, text: String) {
+        let mut texts = self.0.borrow_mut();
+        if texts.len() >= FRESH_TEXTS_MAX {
+            texts.clear();
+        }
+        texts.push_back((doc, text));
     }
-    text
+
+    fn first(&self) -> Option<i64> {
+        self.0.borrow().front().map(|(doc, _)| *doc)
+    }
+
+    /// Takes the texts that are numbered from `next` on without a gap. Those below are indexed already.
+    fn take_from(&self, mut next: i64, limit: usize) -> Vec<(i64, String)> {
+        let mut texts = self.0.borrow_mut();
+        while texts.front().is_some_and(|(doc, _)| *doc < next) {
+            texts.pop_front();
+        }
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(text) = texts.pop_front_if(|(doc, _)| *doc == next)
+        {
+            taken.push(text);
+            next += 1;
+        }
+        taken
+    }
+
+    pub fn forget_all(&self) {
+        self.0.borrow_mut().clear();
+    }
 }
 
 fn marked(tenant: i64, session: i64, text: &str) -> String {
@@ -111,21 +191,28 @@ pub(super) fn forget(desk: &Desk, key: i64) -> Result<()> {
     let mut select = desk.prepare(sql)?;
     let found = select.query_row([key], |row| {
         let packed = row.get_ref(5)?.as_blob().unwrap_or_default();
-        let text = search_text(row.get(2)?, row.get(3)?, row.get(4)?, packed);
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, text))
+        let words = stored_words(row.get(2)?, row.get(3)?, row.get(4)?, packed);
+        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, words))
     });
-    let Some((doc, tenant, text)) = found.optional().at(path)? else { return Ok(()) };
+    let Some((doc, tenant, words)) = found.optional().at(path)? else { return Ok(()) };
     let sql = "INSERT INTO texts (texts, rowid, text) SELECT 'delete', ?1, ?2
                WHERE ?1 <= (SELECT value FROM counters WHERE name = 'indexed')";
-    desk.prepare(sql)?.execute(params![doc, marked(tenant, pk_of(key), &text)]).at(path)?;
+    desk.prepare(sql)?.execute(params![doc, marked(tenant, pk_of(key), &words)]).at(path)?;
     desk.prepare("DELETE FROM docs WHERE doc = ?1")?.execute([doc]).at(path)?;
     Ok(())
 }
 
-/// After texts were taken out at the end: their numbers will be given again.
-pub(super) fn settle(desk: &Desk) -> Result<()> {
+/// Runs what takes texts out such that no trace of them stays in the index. FTS5 would otherwise only mark them, and a
+/// later merge would drop them; but being ready for that slows every other write, so it is on only here.
+pub(super) fn really_forgetting(desk: &Desk, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let switch = "INSERT INTO texts (texts, rank) VALUES ('secure-delete', ?1)";
+    desk.prepare(switch)?.execute([1]).at(&desk.path)?;
+    work()?;
+    desk.prepare(switch)?.execute([0]).at(&desk.path)?;
+    // Numbers at the end will be given again.
     let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(doc) FROM docs), 0)) WHERE name = 'indexed'";
     desk.prepare(sql)?.execute([]).at(&desk.path)?;
+    desk.fresh.forget_all();
     Ok(())
 }
 
@@ -172,10 +259,11 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
         let key = row.get(1).at(&desk.path)?;
         let found = match (&mut log, &session) {
             (Some(log), Some(row)) => seen_from(log, key)?.map(|record| (row.summary.clone(), record)),
-            _ => seen_at_home(desk, scope, key)?,
+            _ => seen_by(desk, scope, key)?,
         };
-        match found {
-            Some((summary, record)) => page.items.push(hit(desk, summary, record, &words)?),
+        let hit = found.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?;
+        match hit.flatten() {
+            Some(hit) => page.items.push(hit),
             None => passed_over += 1,
         }
     }
@@ -190,61 +278,20 @@ fn read_cursor(cursor: Option<&str>) -> Result<i64> {
     })
 }
 
-/// The entry as a session sees it: its own, or one it shares with the session it was forked from.
-fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record>> {
-    if pk_of(key) == log.pk {
-        return log.record(seq_of(key));
-    }
-    let mut select = log.desk.prepare("SELECT depth FROM entries WHERE key = ?1")?;
-    let depth: Option<u32> = select.query_row([key], |row| row.get(0)).at(&log.desk.path)?;
-    match depth.map(Seq) {
-        Some(seq) if seq.0 <= log.inherited && log.home_of(seq)? == (pk_of(key), seq_of(key)) => log.record(seq),
-        _ => Ok(None),
-    }
-}
-
-/// The entry in the session it was written in, if the caller may see that; in a fork, if that session was erased.
-fn seen_at_home(desk: &Desk, scope: &Scope, key: i64) -> Result<Option<(Summary, Record)>> {
-    let summary = summary_of(desk, pk_of(key))?;
-    if let Some(summary) = summary {
-        if admit(scope, &summary, Right::Read).is_err() {
-            return Ok(None);
-        }
-        let record = LogRows::open(desk, pk_of(key))?.record(seq_of(key))?;
-        return Ok(record.map(|record| (summary, record)));
-    }
-    let mut heirs = vec![pk_of(key)];
-    while let Some(pk) = heirs.pop() {
-        let mut select = desk.prepare("SELECT pk FROM sessions WHERE base = ?1")?;
-        let forks: Vec<i64> = select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
-        for fork in forks {
-            let Some(record) = seen_from(&mut LogRows::open(desk, fork)?, key)? else { continue };
-            match summary_of(desk, fork)? {
-                Some(summary) if admit(scope, &summary, Right::Read).is_ok() => return Ok(Some((summary, record))),
-                Some(_) => {}
-                None => heirs.push(fork),
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn summary_of(desk: &Desk, pk: i64) -> Result<Option<Summary>> {
-    let mut select = desk.prepare("SELECT summary FROM sessions WHERE pk = ?1")?;
-    let json: Option<String> = select.query_row([pk], |row| row.get(0)).at(&desk.path)?;
-    json.map(|json| read_summary(desk, &json)).transpose()
-}
-
-fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Hit> {
+/// `None` if the words are all there, but not together as a phrase wants them.
+fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| desk.damaged(error.to_string()))?;
-    let session: SessionId = summary.id;
-    Ok(Hit {
-        session,
+    let text = body.search_text();
+    if words.has_phrases() && !words.matches(&text) {
+        return Ok(None);
+    }
+    Ok(Some(Hit {
+        session: summary.id,
         title: summary.title.or(summary.preview),
         seq: record.meta.seq,
         id: record.meta.id,
         kind: record.meta.kind.as_str(),
         at: record.meta.at,
-        snippet: words.snippet(&body.search_text()),
-    })
+        snippet: words.snippet(&text),
+    }))
 }

@@ -7,12 +7,13 @@ use sapwood_core::port::store::{
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::tree::{Head, Lookup, is_on_path, settings_at};
-use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
+use sapwood_core::{Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use super::append::{Batch, write_batch};
 use super::audit::write_line;
 use super::desk::Desk;
 use super::fault::Fault;
+use super::hot::Nodes;
 use super::log::LogRows;
 use super::path::check_in_tree;
 use crate::admit::admit;
@@ -24,6 +25,9 @@ const CHECK_ROWS: usize = 500;
 /// A session that the caller may deal with.
 pub(super) struct SessionRow {
     pub pk: i64,
+    pub tenant: i64,
+    /// The time it is listed by: when it was last updated, or a little before (see [`Order`]).
+    pub listed_at: TimestampMs,
     pub summary: Summary,
 }
 
@@ -34,12 +38,14 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
 /// Finds a session of the scope's own tenant and lets the caller in, or not.
 pub(super) fn find(desk: &Desk, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(no_session(id)) };
-    let mut select = desk.prepare("SELECT pk, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
-    let found = select.query_row(params![tenant, id.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
-    let Some((pk, json)) = found.optional().at(&desk.path)? else { return Err(no_session(id)) };
+    let mut select = desk.prepare("SELECT pk, listed_at, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
+    let found = select.query_row(params![tenant, id.as_str()], |row| {
+        Ok((row.get(0)?, TimestampMs(row.get(1)?), row.get::<_, String>(2)?))
+    });
+    let Some((pk, listed_at, json)) = found.optional().at(&desk.path)? else { return Err(no_session(id)) };
     let summary = read_summary(desk, &json)?;
     admit(scope, &summary, needed)?;
-    Ok(SessionRow { pk, summary })
+    Ok(SessionRow { pk, tenant, listed_at, summary })
 }
 
 pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
@@ -48,7 +54,7 @@ pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
 
 fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)>) -> Result<i64> {
     let tenant = desk.tenant_or_new(&scope.tenant)?;
-    let sql = "INSERT INTO sessions (tenant, id, updated_at, parent, base, base_seq, inherited, summary)
+    let sql = "INSERT INTO sessions (tenant, id, listed_at, parent, base, base_seq, inherited, summary)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
     desk.prepare(sql)?
@@ -66,11 +72,29 @@ fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)
     Ok(desk.conn.last_insert_rowid())
 }
 
-pub(super) fn store_summary(desk: &Desk, row: &SessionRow) -> Result<()> {
-    desk.prepare("UPDATE sessions SET updated_at = ?2, summary = ?3 WHERE pk = ?1")?
-        .execute(params![row.pk, row.summary.updated_at.0, to_json(&row.summary)])
-        .at(&desk.path)?;
+/// Writes a summary. With [`Order::Kept`] the index by time is left alone.
+pub(super) fn store_summary(desk: &Desk, row: &mut SessionRow, order: Order) -> Result<()> {
+    let json = to_json(&row.summary);
+    match order {
+        Order::Kept => {
+            let mut update = desk.prepare("UPDATE sessions SET summary = ?2 WHERE pk = ?1")?;
+            update.execute(params![row.pk, json]).at(&desk.path)?;
+        }
+        Order::Changed => {
+            row.listed_at = row.summary.updated_at;
+            let mut update = desk.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
+            update.execute(params![row.pk, row.listed_at.0, json]).at(&desk.path)?;
+        }
+    }
     Ok(())
+}
+
+/// Whether an append changes a session's place in the list. A session that is appended to again and again, and no other
+/// in between, keeps its place, and its list time may stay a little behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Kept,
+    Changed,
 }
 
 fn to_json(summary: &Summary) -> String {
@@ -98,7 +122,7 @@ fn id_is_taken(desk: &Desk, scope: &Scope, id: &SessionId) -> Result<Option<Sess
 }
 
 pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
-    let source = find(desk, scope, &fork.source, Right::Read)?;
+    let source = find(desk, scope, &fork.source, Right::Write)?;
     if id_is_taken(desk, scope, &fork.new.id)?.is_some() {
         return Err(StoreError::Exists { session: fork.new.id });
     }
@@ -123,9 +147,10 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
         detail: Some(format!("from {}", fork.source)),
     };
     write_line(desk, scope, note, fork.new.at)?;
-    let mut row = SessionRow { pk, summary };
+    let listed_at = summary.updated_at;
+    let mut row = SessionRow { pk, tenant: source.tenant, listed_at, summary };
     if !drafts.is_empty() {
-        write_batch(desk, scope, &mut row, Batch::pack(drafts)?)?;
+        write_batch(desk, scope, &mut row, Batch::pack(drafts)?, &mut Nodes::default())?;
     }
     Ok(row.summary.head)
 }
@@ -171,11 +196,11 @@ pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Pa
     let prefix = filter.id_prefix.as_deref().unwrap_or("");
     // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
     let sql = if prefix.is_empty() {
-        "SELECT updated_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
-         AND (updated_at, pk) < (?2, ?3) ORDER BY updated_at DESC, pk DESC"
+        "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+         AND (listed_at, pk) < (?2, ?3) ORDER BY listed_at DESC, pk DESC"
     } else {
-        "SELECT updated_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?4 AND id < ?4 || char(127)
-         AND (updated_at, pk) < (?2, ?3) ORDER BY updated_at DESC, pk DESC"
+        "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?4 AND id < ?4 || char(127)
+         AND (listed_at, pk) < (?2, ?3) ORDER BY listed_at DESC, pk DESC"
     };
     let mut select = desk.prepare(sql)?;
     let mut rows = if prefix.is_empty() {
@@ -219,7 +244,8 @@ pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Res
             let mut row = find(desk, scope, &summary.id, Right::Read)?;
             row.summary = refold(desk, row.pk, &summary)?;
             if row.summary != summary {
-                store_summary(desk, &row)?;
+                desk.hot.forget(row.pk);
+                store_summary(desk, &mut row, Order::Changed)?;
                 let what = format!("the summary of session {} did not equal the fold of its log", summary.id);
                 let place = desk.path.display().to_string();
                 findings.push(Finding { rule: "cache", place, what, repaired: true });

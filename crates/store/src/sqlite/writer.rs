@@ -1,15 +1,21 @@
-//! The one writer. It takes everything that is waiting into one transaction, so that one sync serves many callers
-//! (group commit), and answers each only after the commit (I3).
+//! The one writer. Everything that is waiting goes into one transaction, so that one sync serves many callers (group
+//! commit), and each is answered only after the commit (I3).
+//!
+//! A caller that finds nobody writing commits on its own thread: a single stream of appends pays for no hand-over. When
+//! callers meet, they leave their work in the queue, and a thread commits it for all of them.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::desk::Desk;
-use super::fault::Fault;
+use super::fault::{Fault, translate};
 use super::search;
 
 /// Callers that may wait; more wait for a place in the queue.
@@ -30,24 +36,40 @@ struct Done {
     failed: bool,
 }
 
-enum Job {
-    /// Runs in a transaction it may share with others. It checks first and writes then.
-    Grouped(Box<dyn FnOnce(Result<&Desk>) -> Done + Send>),
-    /// Runs by itself, outside a transaction.
-    Alone(Box<dyn FnOnce(&Desk) + Send>),
-}
+type Job = Box<dyn FnOnce(Result<&Desk>) -> Done + Send>;
 
 pub(super) struct Writer {
-    jobs: Option<mpsc::Sender<Job>>,
+    shared: Arc<Shared>,
+    places: Semaphore,
     thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    seat: Mutex<Seat>,
+    queue: Mutex<VecDeque<Job>>,
+    /// The last group had several callers: hand work over rather than compete for the seat.
+    contended: AtomicBool,
+    closing: AtomicBool,
+}
+
+/// Whoever holds it writes.
+struct Seat {
+    desk: Desk,
+    commits: u32,
 }
 
 impl Writer {
     pub fn start(desk: Desk) -> Self {
-        let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
-        let run = move || Loop { desk, queue, commits: 0 }.run();
-        let thread = std::thread::Builder::new().name("sapwood-writer".to_owned()).spawn(run).ok();
-        Self { jobs: Some(jobs), thread }
+        let shared = Arc::new(Shared {
+            seat: Mutex::new(Seat { desk, commits: 0 }),
+            queue: Mutex::default(),
+            contended: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("sapwood-writer".to_owned());
+        let thread = thread.spawn(move || served.serve()).ok();
+        Self { shared, places: Semaphore::new(QUEUE_JOBS), thread }
     }
 
     /// Runs `work` in a transaction and answers when it is committed. If `work` fails it must not have written yet.
@@ -55,6 +77,7 @@ impl Writer {
         &self,
         work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let _place = self.places.acquire().await.map_err(|_| gone())?;
         let (sender, answer) = oneshot::channel();
         let job = move |desk: Result<&Desk>| {
             let outcome = desk.and_then(work);
@@ -65,36 +88,54 @@ impl Writer {
             };
             Done { reply: Box::new(reply), failed }
         };
-        self.send(Job::Grouped(Box::new(job))).await?;
+        self.shared.queue().push_back(Box::new(job));
+        self.get_it_done();
         answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Commits the queue here if nobody is writing, and sees to it that somebody does otherwise.
+    fn get_it_done(&self) {
+        if !self.shared.contended.load(Ordering::Relaxed)
+            && let Some(mut seat) = self.shared.try_seat()
+        {
+            blocking(|| self.shared.run_group(&mut seat));
+        }
+        if !self.shared.queue().is_empty() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
     }
 
     /// Runs `work` between transactions.
-    pub async fn alone<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let (sender, answer) = oneshot::channel();
-        let job = move |desk: &Desk| {
-            let _ = sender.send(work(desk));
-        };
-        self.send(Job::Alone(Box::new(job))).await?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
-    }
-
-    async fn send(&self, job: Job) -> Result<()> {
-        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
-        jobs.send(job).await.map_err(|_| gone())
+    pub fn alone<T>(&self, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
+        let outcome = blocking(|| work(&self.shared.seat().desk));
+        self.wake();
+        outcome
     }
 }
 
 /// What was sent is finished before the store is gone.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.shared.closing.store(true, Ordering::Release);
+        self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Runs what blocks. On a runtime with several threads, other tasks move out of the way first.
+pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 
@@ -102,58 +143,63 @@ pub(super) fn gone() -> StoreError {
     StoreError::Backend { place: "the store".to_owned(), what: "it was closed, or a call in it crashed".to_owned() }
 }
 
-struct Loop {
-    desk: Desk,
-    queue: mpsc::Receiver<Job>,
-    commits: u32,
-}
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Loop {
-    fn run(mut self) {
-        let mut next = self.queue.blocking_recv();
-        while let Some(job) = next.take() {
-            match job {
-                Job::Alone(work) => {
-                    let desk = &self.desk;
-                    let _ = catch_unwind(AssertUnwindSafe(|| work(desk)));
-                }
-                Job::Grouped(work) => next = self.run_group(work),
-            }
-            if next.is_none() {
-                next = self.queue.blocking_recv();
-            }
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_seat(&self) -> Option<MutexGuard<'_, Seat>> {
+        match self.seat.try_lock() {
+            Ok(seat) => Some(seat),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Runs a job and whatever else is waiting in one transaction. Answers with a job that wants to be alone, if it met
-    /// one.
-    fn run_group(&mut self, first: Box<dyn FnOnce(Result<&Desk>) -> Done + Send>) -> Option<Job> {
-        if let Err(error) = self.desk.conn.execute_batch("BEGIN IMMEDIATE").at(&self.desk.path) {
-            let done = first(Err(error));
-            (done.reply)(Ok(()));
-            return None;
+    /// The thread's life: commit what callers have left, and sleep.
+    fn serve(&self) {
+        loop {
+            while !self.queue().is_empty() {
+                self.run_group(&mut self.seat());
+            }
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::park();
+        }
+    }
+
+    /// Commits what is in the queue, as one transaction.
+    fn run_group(&self, seat: &mut Seat) {
+        let Some(first) = self.queue().pop_front() else { return };
+        let desk = &seat.desk;
+        if let Err(error) = desk.conn.execute_batch("BEGIN IMMEDIATE").at(&desk.path) {
+            (first(Err(error)).reply)(Ok(()));
+            return;
+        }
+        if desk.hot.refresh(desk).is_err() {
+            desk.forget();
         }
         let mut group = Group { replies: Vec::new(), poisoned: false };
-        group.run(&self.desk, first);
-        let mut alone = None;
+        group.run(desk, first);
         while group.replies.len() < GROUP_JOBS_MAX && !group.poisoned {
-            match self.queue.try_recv() {
-                Ok(Job::Grouped(work)) => group.run(&self.desk, work),
-                Ok(job @ Job::Alone(_)) => {
-                    alone = Some(job);
-                    break;
-                }
-                Err(_) => break,
-            }
+            let Some(next) = self.queue().pop_front() else { break };
+            group.run(desk, next);
         }
-        group.end(&self.desk);
-        self.index_now_and_then();
-        alone
+        self.contended.store(group.replies.len() > 1, Ordering::Relaxed);
+        group.end(desk);
+        seat.index_now_and_then();
     }
+}
 
+impl Seat {
     fn index_now_and_then(&mut self) {
-        self.commits += 1;
-        if self.commits % COMMITS_PER_LOOK == 1
+        self.commits = self.commits.wrapping_add(1);
+        if self.commits.is_multiple_of(COMMITS_PER_LOOK)
             && search::lag(&self.desk).is_ok_and(|lag| lag > INDEX_LAG_MAX)
         {
             // An index that cannot be written now is written before the next search, which then says what is wrong.
@@ -170,9 +216,9 @@ struct Group {
 }
 
 impl Group {
-    fn run(&mut self, desk: &Desk, work: Box<dyn FnOnce(Result<&Desk>) -> Done + Send>) {
+    fn run(&mut self, desk: &Desk, job: Job) {
         let before = desk.conn.total_changes();
-        match catch_unwind(AssertUnwindSafe(|| work(Ok(desk)))) {
+        match catch_unwind(AssertUnwindSafe(|| job(Ok(desk)))) {
             Ok(done) => {
                 self.poisoned |= done.failed && desk.conn.total_changes() != before;
                 self.replies.push(done.reply);
@@ -183,10 +229,9 @@ impl Group {
     }
 
     fn end(self, desk: &Desk) {
-        let committed = if self.poisoned {
-            Err(rusqlite::Error::ExecuteReturnedResults)
-        } else {
-            desk.conn.execute_batch("COMMIT")
+        let committed = match self.poisoned {
+            true => Err(None),
+            false => desk.conn.execute_batch("COMMIT").map_err(Some),
         };
         if committed.is_err() {
             let _ = desk.conn.execute_batch("ROLLBACK");
@@ -195,8 +240,8 @@ impl Group {
         for reply in self.replies {
             reply(match &committed {
                 Ok(()) => Ok(()),
-                Err(_) if self.poisoned => Err(rolled_back(desk)),
-                Err(error) => Err(super::fault::translate(error, &desk.path)),
+                Err(Some(error)) => Err(translate(error, &desk.path)),
+                Err(None) => Err(rolled_back(desk)),
             });
         }
     }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::Call;
 use super::rng::Rng;
 use super::words::{ASKS, CODE, JSON_LINES, LISTING, LOGS, SENTENCES, TRACES, Vocabulary};
-use super::Call;
 
 /// Files that are at hand at one time.
 const FILES: usize = 40;

@@ -1,0 +1,34 @@
+//! The whole context of a long session without a compaction, against parsing the same messages from lines.
+
+use std::time::Instant;
+
+use sapwood::store::Durability;
+
+use crate::bench::floor;
+use crate::bench::measure::{median, millis};
+use crate::bench::stage::{LONG, Stage};
+use crate::bench::table::{Figure, Goal};
+
+const AXIS: &str = "full";
+
+pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+    stage.long().await?;
+    let lines = stage.scratch.file("long.jsonl");
+    let engine = stage.open("long.db", Durability::Normal)?;
+    let session = stage.session(&engine, LONG).await?;
+    // They take turns, so that a slow moment of the machine hits both.
+    let (mut parsed, mut built) = (Vec::new(), Vec::new());
+    for _ in 0..stage.sizes.rounds {
+        let start = Instant::now();
+        let values = floor::parse_all(&lines)?;
+        parsed.push(millis(start.elapsed()));
+        drop(values);
+        let start = Instant::now();
+        let context = engine.context(&stage.scope, &session, None).await?;
+        built.push(millis(start.elapsed()));
+        anyhow::ensure!(context.messages.len() >= stage.sizes.long, "{} messages", context.messages.len());
+    }
+    stage.close("long.db", engine)?;
+    let name = format!("context of {} messages, beside parsing their lines", stage.sizes.long);
+    Ok(vec![Figure::new(AXIS, name, median(built), "ms").over(median(parsed)).goal(Goal::AtMost(1.0))])
+}

@@ -1,0 +1,10 @@
+//! The axes. Each takes the stage, measures, and gives its figures.
+
+pub mod append;
+pub mod context;
+pub mod disk;
+pub mod fork;
+pub mod full;
+pub mod list;
+pub mod memory;
+pub mod search;

@@ -1,0 +1,76 @@
+//! The corpus as entries.
+
+use sapwood::Body;
+use sapwood::core::entry::{AssistantMessage, Stop, ToolResult, Usage, UserMessage, codec};
+use sapwood::core::{Json, Part};
+
+use super::corpus::{Corpus, Said};
+
+/// What a real agent would append for this.
+pub fn body_of(said: Said) -> Body {
+    match said {
+        Said::User { text } => UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
+        Said::Assistant { text, call } => {
+            let (input, output) = (12_000 + text.len() as u64, text.len() as u64 / 4);
+            let stop = if call.is_some() { Stop::ToolUse } else { Stop::Stop };
+            let call = call.and_then(|call| {
+                let input = Json::parse(&call.input).ok()?;
+                Some(Part::tool_call(call.call_id, call.tool, input))
+            });
+            AssistantMessage {
+                parts: std::iter::once(Part::text(text)).chain(call).collect(),
+                model: Some("bench-model-1".to_owned()),
+                usage: Some(Usage { input, output, ..Usage::default() }),
+                cost_nano_usd: Some(1_000 * output),
+                stop,
+            }
+            .into()
+        }
+        Said::Tool { call_id, tool, text } => ToolResult {
+            call_id,
+            tool: Some(tool.to_owned()),
+            parts: vec![Part::text(text)],
+            is_error: false,
+            duration_ms: Some(12),
+            interrupted: false,
+            full: None,
+        }
+        .into(),
+    }
+}
+
+/// Messages of ordinary length.
+pub fn bodies(seed: u64) -> impl Iterator<Item = Body> {
+    Corpus::new(seed).map(body_of)
+}
+
+/// Messages of about 200 bytes, for sessions whose length in entries is what matters.
+pub fn short_bodies(seed: u64) -> impl Iterator<Item = Body> {
+    Corpus::new(seed).map(|said| body_of(shortened(said)))
+}
+
+fn shortened(mut said: Said) -> Said {
+    let (Said::User { text } | Said::Tool { text, .. } | Said::Assistant { text, .. }) = &mut said;
+    let end = (0..=text.len().min(200)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.truncate(end);
+    text.shrink_to_fit();
+    if let Said::Assistant { call: Some(call), .. } = &mut said {
+        call.input = "{}".to_owned();
+    }
+    said
+}
+
+/// The line a file would hold for this body.
+pub fn line_of(body: &Body) -> Vec<u8> {
+    let mut line = codec::encode(body);
+    line.push(b'\n');
+    line
+}
+
+/// Text and tool input, without any envelope.
+pub fn content_bytes(body: &Body) -> u64 {
+    let part = |part: &Part| {
+        part.as_text().map_or(0, str::len) + part.as_tool_call().map_or(0, |call| call.input.get().len())
+    };
+    body.parts().iter().map(part).sum::<usize>() as u64
+}

@@ -1,0 +1,132 @@
+//! `sapwood bench`: the project's own benchmark. Every figure stands beside the machine's own floor, measured with the
+//! same bytes in the same directory in the same run; what counts is the ratio, as machines differ by more than
+//! programs do.
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`corpus`], [`bodies`] | what is written: a coding agent's transcript from a seed |
+//! | [`floor`] | what files alone can do; plain SQLite's part is in `sapwood_store::floor` |
+//! | [`axis`] | the axes, a file each |
+//! | [`stage`] | the stores that several axes work on, made when first needed |
+//! | [`measure`], [`table`], [`scratch`] | how it is measured, shown, and where it happens |
+//!
+//! It works in a directory of its own that it removes afterwards, and never opens the user's store.
+
+mod axis;
+mod bodies;
+mod corpus;
+mod floor;
+mod measure;
+mod scratch;
+mod stage;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use stage::Stage;
+use table::Figure;
+
+/// Measure this machine and this build, beside what the machine itself can do
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Smaller sizes: done in seconds, good for a first look only
+    #[arg(long)]
+    quick: bool,
+    /// Only this axis; can be given several times
+    #[arg(long, value_enum, value_name = "NAME")]
+    axis: Vec<Axis>,
+    /// Work under this directory, on the disk that is to be measured
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Axis {
+    /// Memory while a long session is appended, exported and imported
+    Memory,
+    /// Durable appends: one stream, many streams, a long log
+    Append,
+    /// The context of the last messages after a compaction
+    Context,
+    /// The whole context of a long session
+    Full,
+    /// A fork of a long session
+    Fork,
+    /// The newest of many sessions
+    List,
+    /// Full-text search
+    Search,
+    /// Bytes on disk per byte of content
+    Disk,
+}
+
+/// Memory comes first: what another axis has freed still counts as the process's own.
+const ALL: &[Axis] = &[
+    Axis::Memory,
+    Axis::Append,
+    Axis::Context,
+    Axis::Full,
+    Axis::Fork,
+    Axis::List,
+    Axis::Search,
+    Axis::Disk,
+];
+
+/// How much of everything.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// Messages of ordinary length in the long session.
+    long: usize,
+    /// Short messages in the huge session, and in the two that are compared with it.
+    huge: usize,
+    small: usize,
+    sessions: usize,
+    /// Durable appends in one measurement, and how often it is repeated.
+    appends: usize,
+    rounds: usize,
+}
+
+const FULL: Sizes =
+    Sizes { long: 100_000, huge: 1_000_000, small: 1_000, sessions: 10_000, appends: 2_000, rounds: 5 };
+const QUICK: Sizes =
+    Sizes { long: 5_000, huge: 50_000, small: 1_000, sessions: 1_000, appends: 400, rounds: 3 };
+
+/// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
+pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let sizes = if args.quick { QUICK } else { FULL };
+    let axes = if args.axis.is_empty() { ALL } else { &args.axis };
+    let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
+    let mut figures: Vec<Figure> = Vec::new();
+    for axis in ALL.iter().filter(|axis| axes.contains(axis)) {
+        eprintln!(
+            "bench: {}",
+            axis.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned())
+        );
+        let measured = Box::pin(run_axis(*axis, &mut stage)).await?;
+        if json {
+            measured.iter().try_for_each(|figure| table::write_json(figure, out))?;
+            out.flush()?;
+        }
+        figures.extend(measured);
+    }
+    if !json {
+        table::write_table(&figures, out)?;
+    }
+    Ok(figures.iter().all(|figure| figure.met() != Some(false)))
+}
+
+async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+    match axis {
+        Axis::Memory => axis::memory::run(stage).await,
+        Axis::Append => axis::append::run(stage).await,
+        Axis::Context => axis::context::run(stage).await,
+        Axis::Full => axis::full::run(stage).await,
+        Axis::Fork => axis::fork::run(stage).await,
+        Axis::List => axis::list::run(stage).await,
+        Axis::Search => axis::search::run(stage).await,
+        Axis::Disk => axis::disk::run(stage).await,
+    }
+}

@@ -1,0 +1,15 @@
+//! The real binary, run as a black-box check would run it, on each store that outlives a process.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+mod addresses;
+mod errors;
+mod events;
+mod inject;
+mod members;
+mod shapes;
+mod text;
+mod transfer;
+mod tree;

@@ -1,0 +1,76 @@
+//! Who may do what.
+
+use serde_json::json;
+
+use crate::harness::on_each_store;
+
+#[test]
+fn a_session_is_private_until_it_is_shared() {
+    on_each_store(|world| {
+        world.ok(&["--as", "ana", "new", "--id", "private"]);
+        world.ok(&["--as", "ana", "inject", "private", "--role", "user", "--text", "secret fern"]);
+        // Exactly as an unknown id answers.
+        let hidden = world.fail(3, &["--as", "bob", "show", "private"]);
+        let unknown = world.fail(3, &["--as", "bob", "show", "unknown"]);
+        assert_eq!(hidden["message"].as_str().unwrap().replace("private", "unknown"), unknown["message"]);
+        assert_eq!(world.lines(&["--as", "bob", "ls"]).len(), 0);
+        assert_eq!(world.lines(&["--as", "bob", "search", "fern"]).len(), 0);
+
+        world.ok(&["--as", "ana", "share", "private", "bob", "--role", "reader"]);
+        assert_eq!(world.texts("private", None), ["secret fern"]);
+        assert_eq!(world.lines(&["--as", "bob", "ls"]).len(), 1);
+        assert_eq!(world.lines(&["--as", "bob", "search", "fern"]).len(), 1);
+        let write = ["--as", "bob", "inject", "private", "--role", "user", "--text", "mine"];
+        assert_eq!(world.fail(5, &write)["code"], "session.denied");
+
+        world.ok(&["--as", "ana", "share", "private", "bob", "--role", "collaborator"]);
+        world.ok(&write);
+        assert_eq!(world.fail(5, &["--as", "bob", "erase", "private", "--yes"])["code"], "session.denied");
+        assert_eq!(world.fail(5, &["--as", "bob", "archive", "private"])["code"], "session.denied");
+        let members = world.lines(&["members", "private"]);
+        assert_eq!(
+            members,
+            [
+                json!({ "member": "user:ana", "role": "owner" }),
+                json!({ "member": "user:bob", "role": "collaborator" })
+            ]
+        );
+        world.ok(&["--as", "ana", "share", "private", "bob", "--role", "none"]);
+        world.fail(3, &["--as", "bob", "show", "private"]);
+    });
+}
+
+#[test]
+fn a_tenant_never_sees_another() {
+    on_each_store(|world| {
+        world.ok(&["--tenant", "acme", "new", "--id", "theirs"]);
+        world.ok(&["--tenant", "acme", "inject", "theirs", "--role", "user", "--text", "plans"]);
+        assert_eq!(world.fail(3, &["show", "theirs"])["code"], "session.not_found");
+        assert_eq!(world.lines(&["ls"]).len(), 0);
+        assert_eq!(world.lines(&["search", "plans"]).len(), 0);
+        assert_eq!(world.lines(&["audit"]).len(), 0);
+        world.ok(&["new", "--id", "theirs"]);
+        assert_eq!(world.json(&["info", "theirs"])["messages"], 0);
+        assert_eq!(world.lines(&["--tenant", "acme", "ls"]).len(), 1);
+    });
+}
+
+#[test]
+fn the_audit_says_who_did_what_and_can_be_verified() {
+    on_each_store(|world| {
+        world.ok(&["--as", "ana", "new", "--id", "s"]);
+        world.ok(&["--as", "ana", "inject", "s", "--role", "user", "--text", "x"]);
+        world.ok(&["--as", "ana", "share", "s", "bob", "--role", "reader"]);
+        world.ok(&["archive", "s"]);
+        world.ok(&["export", "s"]);
+        let lines = world.lines(&["audit", "--session", "s"]);
+        let actions: Vec<&str> = lines.iter().map(|line| line["action"].as_str().unwrap()).collect();
+        assert_eq!(actions, ["create", "share", "archive", "export"]);
+        assert_eq!((&lines[1]["by"], &lines[1]["detail"]), (&json!("user:ana"), &json!("user:bob")));
+        assert_eq!(lines[3]["by"], "user:tester");
+        let verified = world.json(&["audit", "--verify"]);
+        assert_eq!((&verified["ok"], &verified["lines"]), (&json!(true), &json!(4)));
+        assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
+        assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 1);
+    });
+}

@@ -1,0 +1,107 @@
+//! The audit: one chain of lines per tenant.
+
+use sapwood_core::port::store::{Append, AuditAction, AuditLine, AuditNote};
+
+use super::Harness;
+use super::world::{World, ana, bob, code, foreign_ana, id, operator, said};
+
+fn note(action: AuditAction, session: Option<&str>, detail: &str) -> AuditNote {
+    AuditNote { action, session: session.map(id), detail: Some(detail.to_owned()) }
+}
+
+async fn all(world: &World) -> Vec<AuditLine> {
+    world.store.read_audit(&operator(), None, 0, 1_000).await.unwrap()
+}
+
+/// Every line's hash covers the one before it, and no number is missing.
+pub(super) fn check_chain(lines: &[AuditLine]) {
+    let mut previous = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(line.number, index as u64 + 1);
+        assert_eq!(line.hash, line.expected_hash(&previous));
+        previous.clone_from(&line.hash);
+    }
+}
+
+pub async fn lines_are_chained(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    world.fork(&ana(), &session, None, "fork").await;
+    for number in 0..20 {
+        let note = note(AuditAction::Read, Some("s"), &format!("number {number} \"quoted\" é"));
+        world.store.write_audit(&bob(), note, world.now()).await.unwrap();
+    }
+    world.store.erase(&ana(), &session, world.now()).await.unwrap();
+    let lines = all(&world).await;
+    check_chain(&lines);
+    assert_eq!(lines.len(), 23);
+    let actions: Vec<AuditAction> = lines.iter().map(|line| line.action).collect();
+    assert_eq!(
+        (actions[0], actions[1], actions[22]),
+        (AuditAction::Create, AuditAction::Fork, AuditAction::Erase)
+    );
+    assert_eq!(lines[1].session, Some(id("fork")));
+    // A line that was changed or left out is noticed.
+    let mut forged = lines[5].clone();
+    forged.detail = Some("nothing happened".to_owned());
+    assert_ne!(forged.hash, forged.expected_hash(&lines[4].hash));
+    assert_ne!(lines[6].hash, lines[6].expected_hash(&lines[4].hash));
+}
+
+pub async fn lines_of_appends_are_written_with_them(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let append = Append {
+        audit: Some(note(AuditAction::Edit, Some("s"), "said two")),
+        idempotency_key: Some("k".to_owned()),
+        ..world.append_of(&session, vec![said("two")])
+    };
+    world.store.append(&ana(), append.clone()).await.unwrap();
+    let lines = all(&world).await;
+    let last = lines.last().unwrap();
+    assert_eq!((last.action, last.at, &last.by), (AuditAction::Edit, append.now, &ana().principal));
+    assert_eq!(last.detail.as_deref(), Some("said two"));
+    // Neither a repetition nor a refusal writes one.
+    world.store.append(&ana(), append.clone()).await.unwrap();
+    let refused = Append { idempotency_key: None, drafts: Vec::new(), ..append };
+    assert_eq!(code(world.store.append(&ana(), refused).await), "input.invalid");
+    assert_eq!(all(&world).await.len(), lines.len());
+}
+
+pub async fn pages_and_sessions(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    for number in 0..10 {
+        let session = if number % 2 == 0 { "even" } else { "odd" };
+        world
+            .store
+            .write_audit(&ana(), note(AuditAction::Open, Some(session), "x"), world.now())
+            .await
+            .unwrap();
+    }
+    let read = async |session: Option<&str>, after, limit| -> Vec<u64> {
+        let session = session.map(id);
+        let lines = world.store.read_audit(&operator(), session.as_ref(), after, limit).await.unwrap();
+        lines.iter().map(|line| line.number).collect()
+    };
+    assert_eq!(read(None, 0, 4).await, [1, 2, 3, 4]);
+    assert_eq!(read(None, 4, 4).await, [5, 6, 7, 8]);
+    assert_eq!(read(Some("odd"), 3, 10).await, [4, 6, 8, 10]);
+    assert!(read(Some("nowhere"), 0, 10).await.is_empty());
+    assert!(read(None, 10, 10).await.is_empty());
+}
+
+pub async fn only_the_operator_sees_all(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    world.told(&ana(), "s", &["one"]).await;
+    world.store.write_audit(&bob(), note(AuditAction::Read, Some("s"), "x"), world.now()).await.unwrap();
+    world
+        .store
+        .write_audit(&foreign_ana(), note(AuditAction::Read, Some("s"), "x"), world.now())
+        .await
+        .unwrap();
+    let count = async |scope| world.store.read_audit(&scope, None, 0, 100).await.unwrap().len();
+    assert_eq!(count(operator()).await, 2);
+    assert_eq!(count(ana()).await, 2, "what she did, and what was done to her session");
+    assert_eq!(count(bob()).await, 1, "what he did");
+    assert_eq!(count(foreign_ana()).await, 1);
+}

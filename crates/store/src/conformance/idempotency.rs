@@ -1,0 +1,59 @@
+//! The same key gives the first answer and writes nothing (I5).
+
+use sapwood_core::port::store::{Append, Expect};
+use sapwood_core::{Seq, SessionId};
+
+use super::Harness;
+use super::world::{World, ana, code, said};
+
+fn keyed(world: &World, session: &SessionId, key: &str, text: &str) -> Append {
+    Append {
+        idempotency_key: Some(key.to_owned()),
+        ..world.append_of(session, vec![said(text), said("more")])
+    }
+}
+
+pub async fn a_key_gives_the_first_answer_i5(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    let append = Append { expect: Expect::Head(Seq::ZERO), ..keyed(&world, &session, "k", "one") };
+    let first = world.store.append(&ana(), append.clone()).await.unwrap();
+    world.say(&ana(), &session, "meanwhile").await;
+    // The head has moved on, and the repetition still gets what the first got.
+    assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
+    assert_eq!(world.store.append(&ana(), keyed(&world, &session, "k", "else")).await.unwrap(), first);
+    assert_eq!(world.log(&ana(), &session).await.len(), 3);
+    let other = world.store.append(&ana(), keyed(&world, &session, "k2", "one")).await.unwrap();
+    assert_eq!(other.head.seq, Seq(5));
+}
+
+pub async fn a_key_belongs_to_one_session_i5(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let (one, two) = (world.create(&ana(), "one").await, world.create(&ana(), "two").await);
+    world.store.append(&ana(), keyed(&world, &one, "k", "x")).await.unwrap();
+    world.store.append(&ana(), keyed(&world, &two, "k", "x")).await.unwrap();
+    assert_eq!(world.log(&ana(), &two).await.len(), 2);
+    let fork = world.fork(&ana(), &one, None, "fork").await;
+    let appended = world.store.append(&ana(), keyed(&world, &fork, "k", "x")).await.unwrap();
+    assert_eq!(appended.head.seq, Seq(4));
+}
+
+pub async fn a_key_is_remembered_after_reopening_i5(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    let append = keyed(&world, &session, "k \"quoted\" é", "one");
+    let first = world.store.append(&ana(), append.clone()).await.unwrap();
+    world.say(&ana(), &session, "meanwhile").await;
+    let Some(world) = world.reopen(harness).await else { return };
+    assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
+    assert_eq!(world.log(&ana(), &session).await.len(), 3);
+}
+
+pub async fn a_refused_append_does_not_use_its_key_up_i5(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let append = Append { expect: Expect::Head(Seq(9)), ..keyed(&world, &session, "k", "two") };
+    assert_eq!(code(world.store.append(&ana(), append.clone()).await), "session.conflict");
+    let append = Append { expect: Expect::Head(Seq(1)), ..append };
+    assert_eq!(world.store.append(&ana(), append).await.unwrap().head.seq, Seq(3));
+}

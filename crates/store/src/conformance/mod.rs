@@ -1,0 +1,145 @@
+//! What a store has to do, in executable form. Every store passes this one suite.
+//!
+//! ```ignore
+//! struct MyHarness(tempfile::TempDir);
+//! impl Harness for MyHarness { … }
+//! sapwood_store::conformance_tests!(MyHarness(tempfile::tempdir().unwrap()));
+//! ```
+//!
+//! The macro makes one test of each case, so that a failure has a name; [`run_all`] runs them one after another. The
+//! expression is evaluated for each case: every case gets a place of its own. Names and comments cite the invariants
+//! of `docs/spec/log-format.md`.
+
+// This module is a test that other crates run, too.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::sync::Arc;
+
+use sapwood_core::Store;
+
+pub mod append;
+pub mod audit;
+pub mod blob;
+pub mod erase;
+pub mod fork;
+pub mod idempotency;
+pub mod isolation;
+pub mod lease;
+pub mod list;
+pub mod lives_on;
+pub mod model;
+pub mod path;
+pub mod read;
+pub mod rights;
+pub mod search;
+mod world;
+
+/// A place that holds one store.
+pub trait Harness: Send + Sync {
+    /// Opens the store of this place: an empty one the first time, and later, if [`Harness::persists`], what was left.
+    /// It may be called while an earlier store of the same place is still open.
+    fn open(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
+    /// Whether a session that holds a message is there again after the store was dropped and opened.
+    fn persists(&self) -> bool;
+}
+
+/// Hands the list of all cases to another macro.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    ($then:ident, $harness:expr) => {
+        $crate::$then! { $harness;
+            append: seqs_are_1_2_3_without_gaps_i1, ids_grow_even_when_the_clock_goes_back_i13,
+                parents_are_older_than_their_children_i2, a_batch_with_one_bad_draft_writes_nothing_i4,
+                a_wrong_head_conflicts_and_writes_nothing_i5, of_two_writers_one_wins_i5, limits_are_kept,
+                references_are_checked, an_archived_session_refuses_until_it_is_reopened,
+                a_closed_session_opens_with_a_message, drafts_keep_their_id_time_author_and_turn,
+                every_kind_of_body_reads_back_byte_for_byte;
+            idempotency: a_key_gives_the_first_answer_i5, a_key_belongs_to_one_session_i5,
+                a_key_is_remembered_after_reopening_i5, a_refused_append_does_not_use_its_key_up_i5;
+            lease: a_lease_guards_the_leaf, a_fence_grows_when_the_lease_changes_hands, a_stale_fence_is_refused,
+                a_lease_ends_by_time, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
+                a_lease_without_holder_or_time_is_refused, fences_live_on_after_reopening;
+            read: read_after_gives_pages_in_order, read_kinds_gives_only_those, read_entry_finds_each_and_no_other,
+                find_entries_by_prefix, nth_message_counts_along_the_path;
+            path: until_root_entries_and_context_start, dead_branches_do_not_show, a_reset_empties_the_path,
+                only_the_latest_compaction_counts, settings_before_are_those_of_the_path,
+                a_path_to_nowhere_is_an_error, ended_turns_and_the_open_turn_come_along;
+            list: newest_first_in_pages, an_append_moves_a_session_to_the_front,
+                filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends, a_made_up_cursor_is_refused,
+                create_is_idempotent, the_summary_has_what_was_given;
+            search: words_phrases_and_prefixes, newest_first_with_a_cursor, within_one_session,
+                special_characters_are_never_an_error, tool_calls_are_found, names_and_summaries_are_found,
+                a_fork_does_not_find_shared_entries_twice, shared_entries_are_found_in_forks_of_the_erased;
+            blob: put_and_get, an_unknown_blob_is_refused_i4, a_blob_is_erased_with_its_last_reference,
+                a_blob_stays_while_a_fork_refers_to_it, every_reference_counts, a_blob_is_read_through_a_session, the_same_bytes_can_be_put_by_two;
+            erase: nothing_is_left_to_find, forks_are_intact_i8, a_chain_of_erased_sources_still_reads_i8,
+                an_erased_id_can_be_used_again, the_audit_says_so_without_content;
+            audit: lines_are_chained, lines_of_appends_are_written_with_them, pages_and_sessions,
+                only_the_operator_sees_all;
+            isolation: another_tenants_id_answers_as_an_unknown_one_i9,
+                an_unshared_id_answers_as_an_unknown_one_i9, the_same_id_in_two_tenants_is_two_sessions_i9,
+                lists_and_searches_stay_inside_i9, blobs_stay_inside_i9;
+            rights: a_reader_reads_and_does_not_write, a_collaborator_writes_and_does_not_own,
+                a_member_that_was_removed_sees_nothing, the_operator_may_everything;
+            fork: of_ten_entries_at_any_depth_i8, lengths_are_independent_i8, of_a_fork_of_a_fork_i8,
+                at_a_shared_entry_i8, with_a_branch_inside_the_shared_part, labels_come_as_drafts,
+                the_source_goes_on_below_i8, of_an_empty_session, onto_itself_or_an_existing_id_is_refused,
+                at_nothing_is_refused, labels_of_unshared_entries_are_left_out, children_and_lineage,
+                nothing_but_the_path_is_inherited, compactions_reach_into_the_shared_part;
+            lives_on: summaries_are_equal_after_reopening_i3, logs_are_equal_after_reopening_i3,
+                forks_live_on_i3, erased_stays_erased_i3, blobs_and_audit_live_on_i3,
+                appending_goes_on_after_reopening_i3, two_open_stores_see_each_others_appends;
+            model: random_sessions_equal_the_naive_model, random_forks_equal_the_naive_model,
+                random_batches_of_any_size_are_the_same_log_i4, the_summary_is_the_fold_of_the_log_i10,
+                a_long_session_has_the_right_links;
+        }
+    };
+}
+
+/// One test for each case.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($harness:expr) => {
+        $crate::conformance_cases!(__conformance_test_fns, $harness);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_test_fns {
+    ($harness:expr; $($noun:ident: $($case:ident),*;)*) => {
+        $(mod $noun {
+            #[allow(unused_imports)]
+            use super::*;
+            $(#[test]
+            fn $case() {
+                let harness = $harness;
+                $crate::conformance::block_on($crate::conformance::$noun::$case(&harness));
+            })*
+        })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_run_all {
+    ($harness:expr; $($noun:ident: $($case:ident),*;)*) => {
+        $($({
+            let harness = $harness.await;
+            $noun::$case(&harness).await;
+        })*)*
+    };
+}
+
+/// Runs every case, each in a place of its own. Panics at the first that fails.
+pub async fn run_all<H: Harness, F: Future<Output = H>>(make: impl Fn() -> F) {
+    crate::conformance_cases!(__conformance_run_all, make());
+}
+
+/// A runtime of its own for one case.
+pub fn block_on<T>(case: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(case)
+}

@@ -1,0 +1,118 @@
+//! Random sessions, stored and read back, against the naive model of `sapwood_core::fixture`.
+
+use sapwood_core::fixture::{Dice, random_script};
+use sapwood_core::port::store::Until;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{EntryId, Seq};
+
+use super::Harness;
+use super::world::{Twin, World};
+
+/// Every answer about every entry, one by one.
+async fn check_every_entry(twin: &Twin, world: &World) {
+    let (store, scope, session) = (&world.store, &twin.scope, &twin.session);
+    for placed in twin.model.placed() {
+        let meta = &placed.entry.meta;
+        let record = placed.entry.to_record();
+        assert_eq!(store.read_entry(scope, session, meta.seq).await.unwrap(), record);
+        assert_eq!(store.find_entries(scope, session, &meta.id.to_string()).await.unwrap(), [record]);
+        if placed.links.is_some() {
+            twin.check_path(world, Some(meta.seq)).await;
+            check_messages(twin, world, meta.seq).await;
+        }
+    }
+    let nowhere = EntryId::mint(sapwood_core::TimestampMs(77), 77).to_string();
+    assert!(store.find_entries(scope, session, &nowhere).await.unwrap().is_empty());
+}
+
+/// The n-th message on a path, found through the links, is the one that counting finds.
+async fn check_messages(twin: &Twin, world: &World, leaf: Seq) {
+    let path = twin.model.path_seqs(Some(leaf));
+    let messages: Vec<Seq> =
+        path.into_iter().filter(|seq| twin.model.entry(*seq).meta.kind.is_message()).collect();
+    for count in [1, 2, messages.len() / 2, messages.len(), messages.len() + 1] {
+        let expected = count.checked_sub(1).and_then(|index| messages.get(index)).copied();
+        let found = world.store.nth_message(&twin.scope, &twin.session, leaf, count as u32).await.unwrap();
+        assert_eq!(found, expected, "message {count} up to {leaf}");
+    }
+}
+
+pub async fn random_sessions_equal_the_naive_model(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    for seed in 0..4 {
+        let twin = Twin::of(&world, &random_script(seed, 80)).await;
+        twin.check(&world).await;
+        check_every_entry(&twin, &world).await;
+        world.store.erase(&twin.scope, &twin.session, world.now()).await.unwrap();
+    }
+}
+
+pub async fn random_forks_equal_the_naive_model(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let mut dice = Dice::new(42);
+    let mut twins = vec![Twin::of(&world, &random_script(42, 60)).await];
+    for generation in 0..8_u32 {
+        let parent = &twins[dice.below(twins.len())];
+        let in_tree = parent.model.placed().iter().filter(|placed| placed.links.is_some());
+        let seqs: Vec<Seq> = in_tree.map(|placed| placed.entry.meta.seq).collect();
+        let at = dice.pick(&seqs);
+        let mut fork = parent.fork_as(&world, at, &format!("fork{generation}")).await;
+        // Numbers that no earlier entry bears.
+        let number = 1_000 * (generation + 1);
+        fork.write(&world, &format!("u{number} M(m{generation}) a{} L→{number} u{}", number + 1, number + 2))
+            .await;
+        twins.push(fork);
+    }
+    for twin in &twins {
+        twin.check(&world).await;
+        check_every_entry(twin, &world).await;
+    }
+}
+
+pub async fn random_batches_of_any_size_are_the_same_log_i4(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    for (seed, batch_max) in [(100, 1), (101, 2), (102, 7), (103, usize::MAX)] {
+        let mut twin = Twin::create(&world).await;
+        twin.model.write(&random_script(seed, 60));
+        twin.catch_up(&world, batch_max).await;
+        twin.check(&world).await;
+        world.store.erase(&twin.scope, &twin.session, world.now()).await.unwrap();
+    }
+}
+
+pub async fn the_summary_is_the_fold_of_the_log_i10(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    for seed in 200..206 {
+        let mut twin = Twin::create(&world).await;
+        let mut folded: Summary = world.summary(&twin.scope, &twin.session).await;
+        twin.model.write(&random_script(seed, 60));
+        twin.catch_up(&world, 7).await;
+        let summary = world.summary(&twin.scope, &twin.session).await;
+        for record in world.log(&twin.scope, &twin.session).await {
+            folded.apply(&record.into_entry().unwrap());
+        }
+        // What depends on the path is not part of the fold entry by entry.
+        folded.head.leaf = summary.head.leaf;
+        folded.model.clone_from(&summary.model);
+        folded.messages = summary.messages;
+        assert_eq!(summary, folded);
+        world.store.erase(&twin.scope, &twin.session, world.now()).await.unwrap();
+    }
+}
+
+pub async fn a_long_session_has_the_right_links(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let mut twin = Twin::create(&world).await;
+    let script: Vec<String> = (1..=1_500).map(|number| format!("u{number}")).collect();
+    twin.model.write(&script.join(" "));
+    twin.model.write("L→700 u2001 u2002 K2003(s,650) u2004");
+    twin.catch_up(&world, usize::MAX).await;
+    for number in [1, 2, 649, 650, 700, 701, 1_024, 1_500, 2_001, 2_004] {
+        let leaf = twin.model.seq(number);
+        check_messages(&twin, &world, leaf).await;
+        let slice =
+            world.store.read_path(&twin.scope, &twin.session, Some(leaf), Until::Entries(2)).await.unwrap();
+        assert_eq!(slice, twin.model.slice(Some(leaf), Until::Entries(2)));
+    }
+    twin.check_path(&world, None).await;
+}

@@ -1,0 +1,117 @@
+//! Paths, and how far back they are read.
+
+use sapwood_core::port::store::{PathSlice, Until};
+use sapwood_core::project::context::{OpenTurn, build_context};
+use sapwood_core::{Seq, Store};
+
+use super::Harness;
+use super::world::{Twin, World, code};
+
+async fn slice(store: &dyn Store, twin: &Twin, until: Until) -> PathSlice {
+    store.read_path(&twin.scope, &twin.session, None, until).await.unwrap()
+}
+
+fn seqs(slice: &PathSlice) -> Vec<u32> {
+    slice.records.iter().map(|record| record.meta.seq.0).collect()
+}
+
+pub async fn until_root_entries_and_context_start(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let twin = Twin::of(&world, "u1 a2 u3 a4 K5(s,3) u6 a7").await;
+    twin.check(&world).await;
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::Root).await), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [3, 4, 5, 6, 7]);
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::Entries(2)).await), [6, 7]);
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::Entries(u32::MAX)).await).len(), 7);
+    assert!(seqs(&slice(&*world.store, &twin, Until::Entries(0)).await).is_empty());
+    let context =
+        build_context(slice(&*world.store, &twin, Until::ContextStart).await, OpenTurn::Keep).unwrap();
+    assert_eq!(twin.model.show(&context), "s u3 a4 u6 a7");
+    for number in 1..=7 {
+        twin.check_path(&world, Some(twin.model.seq(number))).await;
+    }
+}
+
+pub async fn dead_branches_do_not_show(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let twin = Twin::of(&world, "u1 a2 u3 a4 L→2 B5(lesson,4) u6 L→1 u7 a8 L→6 a9").await;
+    twin.check(&world).await;
+    assert_eq!(slice(&*world.store, &twin, Until::Root).await.records.len(), 5);
+    for number in 1..=9 {
+        twin.check_path(&world, Some(twin.model.seq(number))).await;
+    }
+}
+
+pub async fn a_reset_empties_the_path(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let mut twin = Twin::of(&world, "M(m) u1 a2 L→none").await;
+    let empty = slice(&*world.store, &twin, Until::Root).await;
+    assert!(empty.records.is_empty() && empty.settings_before == Default::default());
+    assert_eq!((empty.head.seq, empty.head.leaf), (Seq(4), None));
+    let summary = world.summary(&twin.scope, &twin.session).await;
+    assert_eq!((summary.messages, summary.model), (0, None));
+    twin.write(&world, "u3 a4").await;
+    twin.check(&world).await;
+    let path = slice(&*world.store, &twin, Until::Root).await;
+    assert_eq!((seqs(&path), path.records[0].meta.parent), (vec![5, 6], None));
+    assert_eq!(world.log(&twin.scope, &twin.session).await.len(), 6);
+}
+
+pub async fn only_the_latest_compaction_counts(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let mut twin = Twin::of(&world, "u1 a2 K3(s1,1) u4 a5 K6(s2,4) u7").await;
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [4, 5, 6, 7]);
+    twin.write(&world, "K8(s3) u9").await;
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [8, 9]);
+    // The second reaches further back than the first.
+    twin.write(&world, "K10(s4,2)").await;
+    assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), (2..=10).collect::<Vec<u32>>());
+    twin.check(&world).await;
+    twin.write(&world, "L→2 u11").await;
+    twin.check(&world).await;
+}
+
+pub async fn settings_before_are_those_of_the_path(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let script =
+        "M(small) H(high) u1 a2@large S(sql) u3 a4@large L→2 Y(be brief) u5 a6@small K7(s,5) u8 L→none u9";
+    let mut twin = Twin::of(&world, script).await;
+    for number in 1..=9 {
+        twin.check_path(&world, Some(twin.model.seq(number))).await;
+    }
+    twin.write(&world, "L→8").await;
+    let slice = slice(&*world.store, &twin, Until::ContextStart).await;
+    assert_eq!(slice.settings_before.model.as_deref(), Some("large"));
+    assert_eq!(slice.settings_before.system.as_deref(), Some("be brief"));
+    assert!(slice.settings_before.skills.is_empty());
+    assert_eq!(world.summary(&twin.scope, &twin.session).await.model.as_deref(), Some("small"));
+}
+
+pub async fn a_path_to_nowhere_is_an_error(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let twin = Twin::of(&world, "u1 N(title) a2").await;
+    let read =
+        async |seq| world.store.read_path(&twin.scope, &twin.session, Some(Seq(seq)), Until::Root).await;
+    assert_eq!(code(read(0).await), "entry.not_found");
+    assert_eq!(code(read(4).await), "entry.not_found");
+    // Beside the tree there is no path.
+    assert_eq!(code(read(2).await), "input.invalid");
+    let nth = world.store.nth_message(&twin.scope, &twin.session, Seq(2), 1).await;
+    assert_eq!(code(nth), "input.invalid");
+}
+
+pub async fn ended_turns_and_the_open_turn_come_along(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let mut twin = Twin::of(&world, "[ u1 a2 ] [ u3 ]failed [ u4 a5 K6(s,4) ]cancelled [ u7 a8 |").await;
+    twin.check(&world).await;
+    let root = slice(&*world.store, &twin, Until::Root).await;
+    assert_eq!(root.ended_turns.len(), 3);
+    assert!(root.open_turn.is_some());
+    let context = slice(&*world.store, &twin, Until::ContextStart).await;
+    assert_eq!(context.ended_turns.len(), 1);
+    twin.write(&world, "]").await;
+    assert_eq!(slice(&*world.store, &twin, Until::Root).await.open_turn, None);
+    let fork = twin.fork(&world, None).await;
+    let forked = slice(&*world.store, &fork, Until::Root).await;
+    assert!(forked.ended_turns.is_empty(), "a fork has its own turns only");
+}

@@ -1,0 +1,108 @@
+//! Reading entries by position, kind and id.
+
+use sapwood_core::entry::{Kind, SessionNamed, TurnStarted};
+use sapwood_core::port::store::PAGE_ROWS_MAX;
+use sapwood_core::{EntryId, Seq};
+
+use super::Harness;
+use super::world::{Twin, World, ana, answered, code, said};
+
+pub async fn read_after_gives_pages_in_order(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    assert!(world.store.read_after(&ana(), &session, Seq::ZERO, 10).await.unwrap().is_empty());
+    let bodies = (0..25).map(|number| said(&number.to_string())).collect();
+    world.append(&ana(), &session, bodies).await;
+    let mut seen = Vec::new();
+    let mut after = Seq::ZERO;
+    for expected in [10, 10, 5, 0] {
+        let page = world.store.read_after(&ana(), &session, after, 10).await.unwrap();
+        assert_eq!(page.len(), expected);
+        after = page.last().map_or(after, |record| record.meta.seq);
+        seen.extend(page.iter().map(|record| record.meta.seq.0));
+    }
+    assert_eq!(seen, (1..=25).collect::<Vec<u32>>());
+    assert!(world.store.read_after(&ana(), &session, Seq(3), 0).await.unwrap().is_empty());
+    let all = world.store.read_after(&ana(), &session, Seq::ZERO, usize::MAX).await.unwrap();
+    assert_eq!(all.len(), 25.min(PAGE_ROWS_MAX));
+    assert!(world.store.read_after(&ana(), &session, Seq(u32::MAX), 10).await.unwrap().is_empty());
+}
+
+pub async fn read_kinds_gives_only_those(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    for number in 0..5 {
+        let named = SessionNamed { title: number.to_string() };
+        let turn = TurnStarted::default();
+        world.append(&ana(), &session, vec![said("u"), answered("a", None), named.into(), turn.into()]).await;
+    }
+    let read = async |kinds: &[Kind], after: u32, limit: usize| -> Vec<u32> {
+        let page = world.store.read_kinds(&ana(), &session, kinds, Seq(after), limit).await.unwrap();
+        page.iter().map(|record| record.meta.seq.0).collect()
+    };
+    assert_eq!(read(&[Kind::SessionNamed], 0, 100).await, [3, 7, 11, 15, 19]);
+    assert_eq!(read(&[Kind::UserMessage, Kind::TurnStarted], 4, 3).await, [5, 8, 9]);
+    assert!(read(&[Kind::Graft], 0, 100).await.is_empty());
+    assert!(read(&[], 0, 100).await.is_empty());
+    // A fork's shared entries are in its log.
+    let fork = world.fork(&ana(), &session, Some(6), "fork").await;
+    let page = world.store.read_kinds(&ana(), &fork, &[Kind::AssistantMessage], Seq::ZERO, 10).await.unwrap();
+    assert_eq!(page.iter().map(|record| record.meta.seq.0).collect::<Vec<u32>>(), [2, 4]);
+}
+
+pub async fn read_entry_finds_each_and_no_other(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one", "two"]).await;
+    let log = world.log(&ana(), &session).await;
+    for record in log {
+        assert_eq!(world.store.read_entry(&ana(), &session, record.meta.seq).await.unwrap(), record);
+    }
+    for seq in [0, 3, u32::MAX] {
+        assert_eq!(code(world.store.read_entry(&ana(), &session, Seq(seq)).await), "entry.not_found");
+    }
+}
+
+pub async fn find_entries_by_prefix(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let source = world.told(&ana(), "s", &["1", "2", "3", "4", "5"]).await;
+    let session = world.fork(&ana(), &source, Some(3), "fork").await;
+    for text in ["4", "5", "6"] {
+        world.say(&ana(), &session, text).await;
+    }
+    let log = world.log(&ana(), &session).await;
+    assert_eq!(log.len(), 6);
+    let find = async |prefix: &str| world.store.find_entries(&ana(), &session, prefix).await.unwrap();
+    for record in &log {
+        let text = record.meta.id.to_string();
+        assert_eq!(find(&text).await, std::slice::from_ref(record));
+        assert_eq!(find(&text.replace('-', "").to_uppercase()).await, std::slice::from_ref(record));
+        for length in [1, 6, 9, 14, 20] {
+            let begins = |id: EntryId| id.to_string().starts_with(&text[..length]);
+            let expected: Vec<_> =
+                log.iter().filter(|other| begins(other.meta.id)).take(2).cloned().collect();
+            assert_eq!(find(&text[..length]).await, expected, "{}", &text[..length]);
+        }
+    }
+    for nothing in ["", "ffffffff", "0000", "xyz", "%", "' OR 1=1", &"0".repeat(99)] {
+        assert!(find(nothing).await.is_empty(), "{nothing:?}");
+    }
+}
+
+pub async fn nth_message_counts_along_the_path(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let twin = Twin::of(&world, "u1 M(m) a2 u3 [ a4 ] L→2 u5 K6(s,2) a7").await;
+    let nth = async |leaf: u32, count| {
+        let leaf = twin.model.seq(leaf);
+        world.store.nth_message(&twin.scope, &twin.session, leaf, count).await.unwrap()
+    };
+    for (leaf, count, expected) in
+        [(4, 1, 1), (4, 2, 2), (4, 4, 4), (7, 3, 5), (7, 4, 7), (6, 3, 5), (2, 2, 2)]
+    {
+        assert_eq!(nth(leaf, count).await, Some(twin.model.seq(expected)), "message {count} up to {leaf}");
+    }
+    for (leaf, count) in [(4, 0), (4, 5), (7, 5), (1, 2), (6, 4)] {
+        assert_eq!(nth(leaf, count).await, None, "message {count} up to {leaf}");
+    }
+    let nowhere = world.store.nth_message(&twin.scope, &twin.session, Seq(999), 1).await;
+    assert_eq!(code(nowhere), "entry.not_found");
+}

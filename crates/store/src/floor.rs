@@ -1,0 +1,53 @@
+//! What this machine's SQLite can do at best, for `sapwood bench` to compare with: one table, one column of text, no
+//! index, no search, no history. Nothing else uses this.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use crate::Durability;
+
+/// Inserts `bodies` into a new file, `per_commit` rows in each transaction, and says how long that took.
+pub fn plain_inserts(
+    path: &Path,
+    bodies: &[Vec<u8>],
+    per_commit: usize,
+    durability: Durability,
+) -> Result<Duration, String> {
+    insert_all(path, bodies, per_commit, durability).map_err(|error| error.to_string())
+}
+
+fn insert_all(
+    path: &Path,
+    bodies: &[Vec<u8>],
+    per_commit: usize,
+    durability: Durability,
+) -> rusqlite::Result<Duration> {
+    let mut connection = Connection::open(path)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Normal => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, body TEXT)")?;
+    let start = Instant::now();
+    for batch in bodies.chunks(per_commit.max(1)) {
+        let transaction = connection.transaction()?;
+        {
+            let mut insert = transaction.prepare_cached("INSERT INTO t(body) VALUES (?1)")?;
+            for body in batch {
+                insert.execute([String::from_utf8_lossy(body)])?;
+            }
+        }
+        transaction.commit()?;
+    }
+    Ok(start.elapsed())
+}
+
+/// Brings everything into the database file and removes its WAL, so that the file's size is the whole truth.
+pub fn checkpoint(path: &Path) -> Result<(), String> {
+    let truncate = |connection: Connection| connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+    Connection::open(path).and_then(truncate).map_err(|error| error.to_string())
+}

@@ -1,0 +1,89 @@
+//! A tenant's audit: `audit.jsonl`, a chained line for each thing that was done.
+//!
+//! The line of an append is written directly behind it, in another file: a crash between the two loses the line, never
+//! the entries.
+
+use std::io::Write;
+
+use sapwood_core::Principal;
+use sapwood_core::TimestampMs;
+use sapwood_core::port::store::{AuditLine, Result};
+
+use super::book::Deferred;
+use super::disk::{self, At, LockKind, sync};
+use super::layout::Layout;
+use crate::Durability;
+use crate::rules::damaged;
+
+/// Writes lines behind the chain's end.
+pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability) -> Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let path = layout.audit();
+    let mut file = disk::open_to_append(&path)?;
+    let lock = file.try_clone().at(&path)?;
+    let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
+    let (mut last, whole) = read_chain(layout)?.into_last();
+    let length = file.metadata().at(&path)?.len();
+    if whole < length {
+        // A line that a crash left half written was never acknowledged.
+        file.set_len(whole).at(&path)?;
+    }
+    let mut out = Vec::new();
+    for Deferred { by, note, at } in lines {
+        let (number, previous) = last.as_ref().map_or((1, ""), |line| (line.number + 1, line.hash.as_str()));
+        let line = AuditLine::chained(number, at, by, note, previous);
+        serde_json::to_writer(&mut out, &line).expect("an audit line holds strings and numbers only");
+        out.push(b'\n');
+        last = Some(line);
+    }
+    file.write_all(&out).at(&path)?;
+    sync(&file, &path, durability)?;
+    if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
+}
+
+/// The audit as it is, and how many of its bytes are whole lines.
+pub struct Chain {
+    pub lines: Vec<AuditLine>,
+    whole: u64,
+}
+
+impl Chain {
+    fn into_last(mut self) -> (Option<AuditLine>, u64) {
+        (self.lines.pop(), self.whole)
+    }
+
+    /// The first line that does not follow from the one before it.
+    pub fn first_break(&self) -> Option<u64> {
+        let mut previous = "";
+        for (index, line) in self.lines.iter().enumerate() {
+            if line.number != index as u64 + 1 || line.hash != line.expected_hash(previous) {
+                return Some(line.number);
+            }
+            previous = &line.hash;
+        }
+        None
+    }
+}
+
+pub fn read_chain(layout: &Layout) -> Result<Chain> {
+    let path = layout.audit();
+    let bytes = disk::read_if_there(&path)?.unwrap_or_default();
+    let mut chain = Chain { lines: Vec::new(), whole: 0 };
+    for (index, raw) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let is_last = chain.whole + raw.len() as u64 == bytes.len() as u64;
+        match serde_json::from_slice::<AuditLine>(raw) {
+            Ok(line) if raw.ends_with(b"\n") => chain.lines.push(line),
+            _ if is_last => break,
+            Ok(_) => break,
+            Err(error) => return Err(damaged(format!("{}:{}", path.display(), index + 1), error)),
+        }
+        chain.whole += raw.len() as u64;
+    }
+    Ok(chain)
+}
+
+pub fn line(by: Principal, note: sapwood_core::port::store::AuditNote, at: TimestampMs) -> Deferred {
+    Deferred { by, note, at }
+}

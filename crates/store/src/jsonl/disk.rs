@@ -1,0 +1,143 @@
+//! Files: locks, atomic replacement, what goes wrong in our own words.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+
+use crate::Durability;
+
+/// How long to wait for somebody else's lock, and how often to look.
+const LOCK_WAIT_MS: u64 = 10_000;
+const LOCK_LOOK_MS: u64 = 2;
+
+/// An I/O error, with its place.
+pub fn fault(path: &Path, source: std::io::Error) -> StoreError {
+    let place = path.display().to_string();
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { place },
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            StoreError::ReadOnly { place, why: source.to_string() }
+        }
+        _ => StoreError::Io { place, source },
+    }
+}
+
+pub trait At<T> {
+    fn at(self, path: &Path) -> Result<T>;
+}
+
+impl<T> At<T> for std::io::Result<T> {
+    fn at(self, path: &Path) -> Result<T> {
+        self.map_err(|source| fault(path, source))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockKind {
+    Shared,
+    Exclusive,
+}
+
+/// A lock on a file, until it is dropped. The operating system lets go of it when the process dies.
+pub struct Locked<'a> {
+    file: &'a File,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Nothing can be done about it here; closing the file lets go of the lock in any case.
+        let _ = self.file.unlock();
+    }
+}
+
+/// Takes a lock, waiting for whoever has it.
+pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a>> {
+    let start = Instant::now();
+    loop {
+        if let Some(locked) = try_lock(file, kind, path)? {
+            return Ok(locked);
+        }
+        let waited_ms = start.elapsed().as_millis() as u64;
+        if waited_ms > LOCK_WAIT_MS {
+            return Err(StoreError::Busy { place: path.display().to_string(), waited_ms });
+        }
+        std::thread::sleep(Duration::from_millis(LOCK_LOOK_MS));
+    }
+}
+
+/// Takes a lock if nobody else has it.
+pub fn try_lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Option<Locked<'a>>> {
+    let locked = match kind {
+        LockKind::Shared => file.try_lock_shared(),
+        LockKind::Exclusive => file.try_lock(),
+    };
+    match locked {
+        Ok(()) => Ok(Some(Locked { file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(source)) => Err(fault(path, source)),
+    }
+}
+
+/// Creates a file or replaces it, whole or not at all.
+pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let unique = uuid::Uuid::new_v4().simple();
+    let temporary = path.with_file_name(format!(".{name}.{unique}.tmp"));
+    let written =
+        write_whole(&temporary, bytes, durability).and_then(|()| fs::rename(&temporary, path).at(path));
+    if written.is_err() {
+        // The error that is returned says what happened; a leftover is harmless.
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    sync_dir(path, durability)
+}
+
+fn write_whole(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let mut file = File::create_new(path).at(path)?;
+    file.write_all(bytes).at(path)?;
+    sync(&file, path, durability)
+}
+
+pub fn sync(file: &File, path: &Path, durability: Durability) -> Result<()> {
+    match durability {
+        Durability::Full => file.sync_data().at(path),
+        Durability::Normal => Ok(()),
+    }
+}
+
+/// Makes a new, renamed or removed name last (I3).
+pub fn sync_dir(path: &Path, durability: Durability) -> Result<()> {
+    let Some(dir) = path.parent().filter(|_| durability == Durability::Full) else { return Ok(()) };
+    // Where a directory cannot be opened as a file there is nothing to sync.
+    match File::open(dir) {
+        Ok(file) => file.sync_all().at(dir),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Removes a file that may not be there.
+pub fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result.at(path),
+    }
+}
+
+/// The bytes of a file that may not be there.
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(fault(path, source)),
+    }
+}
+
+/// Opens a file for appending, and makes it if it is not there.
+pub fn open_to_append(path: &Path) -> Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).open(path).at(path)
+}

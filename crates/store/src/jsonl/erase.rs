@@ -1,0 +1,162 @@
+//! Erasing: the file goes, and of it stays only what forks need, under a name that nobody opens.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use sapwood_core::entry::{LOG_VERSION, Record};
+use sapwood_core::port::store::{AuditAction, AuditNote, Result};
+use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq, SessionId, TimestampMs};
+
+use super::audit;
+use super::blob;
+use super::book::{Opened, erased_file};
+use super::disk::{self, At, LockKind, fault, replace, sync_dir};
+use super::file::{Handle, LogFile};
+use super::header::Header;
+use super::tenant::TenantDir;
+use crate::logbook::{Shelf, Stored, Walk, row_at};
+use crate::rules::damaged;
+
+/// A file that goes, but for what forks need of it.
+struct Doomed {
+    stem: String,
+    header: Header,
+    shelf: Arc<Shelf<Handle>>,
+}
+
+impl TenantDir {
+    pub fn erase(&mut self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        self.open_for(scope, session, Right::Own)?;
+        let lock_file = self.lock_file()?;
+        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let book = self.open_for(scope, session, Right::Own)?;
+        let mut lines = std::mem::take(&mut book.deferred);
+        let (header, shelf) = (book.header.clone(), Arc::clone(book.log.shelf()));
+        let stem = book.disk.as_ref().map(|disk| disk.file.stem.clone());
+        let mut blobs: BTreeSet<BlobHash> = BTreeSet::new();
+        match stem {
+            Some(stem) => self.erase_files(Doomed { stem, header, shelf }, &mut blobs)?,
+            None => blobs.extend(shelf.own_blobs()),
+        }
+        self.books.remove(session);
+        self.forget_read();
+        self.collect_blobs(&blobs)?;
+        let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
+        lines.push(audit::line(scope.principal.clone(), note, now));
+        audit::write_lines(&self.layout, lines, self.options.durability)
+    }
+
+    /// Erases one session's files, then those that were kept only for it.
+    fn erase_files(&mut self, first: Doomed, blobs: &mut BTreeSet<BlobHash>) -> Result<()> {
+        let mut next = Some(first);
+        while let Some(Doomed { stem, header, shelf }) = next.take() {
+            blobs.extend(shelf.own_blobs());
+            let needed = self.needed_by_forks(&stem, &header, &shelf)?;
+            if needed.is_empty() {
+                disk::remove(&self.layout.erased(&stem))?;
+            } else {
+                let kept = read_kept(&shelf, &needed)?;
+                replace(&self.layout.erased(&stem), &erased_file(&header, &kept), self.options.durability)?;
+            }
+            for path in [self.layout.log(&stem), self.layout.torn(&stem), self.layout.lease(&stem)] {
+                disk::remove(&path)?;
+            }
+            sync_dir(&self.layout.log(&stem), self.options.durability)?;
+            // What was cached of it is content, too.
+            self.index.load(&self.layout)?;
+            self.index.remove(&stem);
+            self.index.rewrite(&self.layout)?;
+            let base = header.base.filter(|_| needed.is_empty());
+            next = base.map(|base| self.read_erased(&base.file)).transpose()?.flatten();
+        }
+        Ok(())
+    }
+
+    /// An erased session that is kept for forks.
+    fn read_erased(&mut self, stem: &str) -> Result<Option<Doomed>> {
+        if self.layout.log(stem).exists() {
+            return Ok(None);
+        }
+        let Some(file) = LogFile::open(self.layout.erased(stem), stem)? else { return Ok(None) };
+        let header = Opened::read(file)?.header;
+        let shelf = self.shelf_of(stem, Seq::ZERO, 0)?;
+        Ok(shelf.map(|shelf| Doomed { stem: stem.to_owned(), header, shelf }))
+    }
+
+    /// The file's own entries that lie on the path to where a fork begins.
+    fn needed_by_forks(
+        &self,
+        stem: &str,
+        header: &Header,
+        shelf: &Arc<Shelf<Handle>>,
+    ) -> Result<BTreeSet<Seq>> {
+        let first = if header.base.is_some() { header.inherited } else { 0 };
+        let mut needed = BTreeSet::new();
+        for at in self.fork_points(stem)? {
+            for (seq, _) in Walk::from(shelf, Some(at)) {
+                if seq.0 <= first || !needed.insert(seq) {
+                    break;
+                }
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Where other files go on from this one.
+    fn fork_points(&self, stem: &str) -> Result<Vec<Seq>> {
+        let mut points = Vec::new();
+        let entries = match fs::read_dir(&self.layout.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(points),
+            Err(source) => return Err(fault(&self.layout.dir, source)),
+        };
+        for entry in entries {
+            let path = entry.at(&self.layout.dir)?.path();
+            let (Some(name), Some(ending)) = (path.file_stem(), path.extension()) else { continue };
+            let is_log = ending == "jsonl" || ending == "erased";
+            let Some(name) = name.to_str().filter(|name| is_log && super::layout::id_of_stem(name).is_some())
+            else {
+                continue;
+            };
+            let Some(file) = LogFile::open(path.clone(), name)? else { continue };
+            let header = Opened::read(file)?.header;
+            points.extend(header.base.filter(|base| base.file == stem).map(|base| base.seq));
+        }
+        Ok(points)
+    }
+
+    /// Deletes those of these blobs that no session refers to.
+    fn collect_blobs(&mut self, blobs: &BTreeSet<BlobHash>) -> Result<()> {
+        let mut unused: BTreeSet<BlobHash> = blobs.clone();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let all_read = self.for_each(|book| {
+            unused.retain(|blob| !book.log.refers_to(blob));
+            Ok(())
+        })?;
+        if !all_read {
+            // What a log that cannot be read refers to is not known: then nothing is deleted, and it is said.
+            let what =
+                "blobs of an erased session were kept because another session's log is damaged".to_owned();
+            self.warn("blobs", self.layout.blobs().display().to_string(), what);
+            return Ok(());
+        }
+        unused.iter().try_for_each(|blob| blob::remove(&self.layout, blob))
+    }
+}
+
+/// The entries that stay, each with the id of the one it hangs from.
+fn read_kept(shelf: &Arc<Shelf<Handle>>, needed: &BTreeSet<Seq>) -> Result<Vec<(Record, Option<EntryId>)>> {
+    let mut kept = Vec::with_capacity(needed.len());
+    for seq in needed {
+        let row =
+            row_at(shelf, *seq).ok_or_else(|| damaged("an erased session", format!("no entry {seq}")))?;
+        let parent = row.meta.parent.and_then(|parent| row_at(shelf, parent)).map(|row| row.meta.id);
+        let body = row.body.load(row.meta.kind)?;
+        kept.push((Record { meta: row.meta.clone(), version: LOG_VERSION, body }, parent));
+    }
+    Ok(kept)
+}

@@ -1,0 +1,170 @@
+//! One session's file: reading bodies out of it, and writing batches behind its end.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sapwood_core::entry::line::{read_line, type_head};
+use sapwood_core::port::store::Result;
+use sapwood_core::{Kind, StoreError};
+
+use super::disk::{At, fault, sync};
+use crate::Durability;
+use crate::logbook::Stored;
+use crate::rules::damaged;
+
+#[derive(Debug)]
+pub struct LogFile {
+    pub path: PathBuf,
+    /// The name without its ending, by which forks refer to it.
+    pub stem: String,
+    writable: bool,
+    /// Open for as long as anything refers to a body in it, so that what is read stays readable.
+    file: Mutex<File>,
+}
+
+impl LogFile {
+    /// Opens a file that is there; `None` if it is not.
+    pub fn open(path: PathBuf, stem: &str) -> Result<Option<Self>> {
+        let mut writable = true;
+        let opened = match OpenOptions::new().read(true).append(true).open(&path) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
+            {
+                writable = false;
+                File::open(&path)
+            }
+            opened => opened,
+        };
+        match opened {
+            Ok(file) => Ok(Some(Self { path, stem: stem.to_owned(), writable, file: Mutex::new(file) })),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(fault(&path, source)),
+        }
+    }
+
+    pub fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    pub fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A second handle that shares the first one's lock.
+    pub fn handle(&self) -> Result<File> {
+        self.file().try_clone().at(&self.path)
+    }
+
+    /// Whether the name still leads to this file, and how long it is.
+    pub fn length_if_current(&self) -> Result<Option<u64>> {
+        match std::fs::metadata(&self.path) {
+            Ok(named) => {
+                let opened = self.file().metadata().at(&self.path)?;
+                Ok(is_same_file(&named, &opened).then_some(named.len()))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(fault(&self.path, source)),
+        }
+    }
+
+    pub fn read_at(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut file = self.file();
+        file.seek(SeekFrom::Start(offset)).at(&self.path)?;
+        match file.read_exact(&mut bytes) {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(damaged(self.place(), format!("it has lost bytes it had at offset {offset}")))
+            }
+            Err(source) => Err(fault(&self.path, source)),
+        }
+    }
+
+    /// Writes a batch behind byte `end`, in one write: all of it, or nothing (I4).
+    pub fn append(&self, end: u64, bytes: &[u8], durability: Durability) -> Result<()> {
+        if !self.writable {
+            return Err(StoreError::ReadOnly { place: self.place(), why: "it may only be read".to_owned() });
+        }
+        let mut file = self.file();
+        let written = file.write_all(bytes).at(&self.path).and_then(|()| sync(&file, &self.path, durability));
+        if written.is_err() {
+            // A batch that was not acknowledged must not stay; if even this fails, it is torn, and cut off later.
+            let _ = file.set_len(end);
+        }
+        written
+    }
+
+    /// Cuts the file off behind byte `end` and returns what was there.
+    pub fn cut(&self, end: u64, torn: &Path, durability: Durability) -> Result<usize> {
+        let length = self.file().metadata().at(&self.path)?.len();
+        let tail = self.read_at(end, usize::try_from(length.saturating_sub(end)).unwrap_or(0))?;
+        let mut kept = super::disk::open_to_append(torn)?;
+        kept.write_all(&tail).at(torn)?;
+        kept.write_all(b"\n").at(torn)?;
+        sync(&kept, torn, durability)?;
+        let file = self.file();
+        file.set_len(end).at(&self.path)?;
+        sync(&file, &self.path, durability)?;
+        Ok(tail.len())
+    }
+}
+
+#[cfg(unix)]
+fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &Metadata, _: &Metadata) -> bool {
+    true
+}
+
+/// Where a body is: in memory until its session is written, then in the file.
+#[derive(Debug, Clone)]
+pub enum Handle {
+    Memory(Arc<[u8]>),
+    /// The body's fields, as its codec wrote them.
+    Fields {
+        file: Arc<LogFile>,
+        offset: u64,
+        len: u32,
+    },
+    /// A whole line that was not written by this version's codec.
+    Line {
+        file: Arc<LogFile>,
+        offset: u64,
+        len: u32,
+        version: u32,
+    },
+}
+
+impl Handle {
+    /// The file it is in.
+    pub fn file(&self) -> Option<&Arc<LogFile>> {
+        match self {
+            Handle::Memory(_) => None,
+            Handle::Fields { file, .. } | Handle::Line { file, .. } => Some(file),
+        }
+    }
+}
+
+impl Stored for Handle {
+    fn load(&self, kind: Kind) -> Result<Vec<u8>, StoreError> {
+        match self {
+            Handle::Memory(bytes) => Ok(bytes.to_vec()),
+            Handle::Fields { file, offset, len } => {
+                let mut body = type_head(kind).into_bytes();
+                body.extend(file.read_at(*offset, *len as usize)?);
+                Ok(body)
+            }
+            Handle::Line { file, offset, len, version } => {
+                let line = file.read_at(*offset, *len as usize)?;
+                let line = read_line(*version, &line).map_err(|error| damaged(file.place(), error))?;
+                Ok(line.encoded())
+            }
+        }
+    }
+}

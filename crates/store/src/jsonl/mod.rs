@@ -1,0 +1,325 @@
+//! Sessions as files that `grep`, `tail` and a text editor understand: a directory, a file per session, a line per entry.
+//! [`layout`] says what is where; `sapwood_core::entry::line` what a line looks like.
+//!
+//! For tools and single users, not for servers: methods do blocking file I/O on the caller's thread, one store does one
+//! thing at a time, and search reads the logs. Several processes may use one directory:
+//!
+//! - Nothing is written until a session holds a message ([`PersistFrom`]). Then an append is one write behind the end
+//!   of its file, under the file's lock and, with full durability, synced (I3). Who appends first reads on.
+//! - A batch's lines but the last say `"more":true`: a batch whose end is missing does not count (I4). A torn end is cut
+//!   off into a `.torn` file and reported; a bad line before others, or a bad header, is an error that names file and
+//!   line, and the bytes stay as they are.
+//! - Bodies stay in the file. Memory holds the rest of what has been read.
+
+mod audit;
+mod blob;
+mod book;
+mod check;
+mod disk;
+mod erase;
+mod factory;
+mod file;
+mod header;
+mod index;
+pub mod layout;
+mod lease;
+mod tenant;
+mod write;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use sapwood_core::entry::{Kind, Record};
+use sapwood_core::port::store::{
+    Append, Appended, Audit, AuditLine, AuditNote, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
+    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until,
+    Upkeep,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::Head;
+use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+
+use crate::logbook::{Logbook, Searching, check_only, row_at};
+use crate::{Durability, rules};
+use file::Handle;
+use layout::Layout;
+use tenant::TenantDir;
+
+/// When a session is worth a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PersistFrom {
+    /// With its first message.
+    #[default]
+    Message,
+    /// With its first answer.
+    Assistant,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonlOptions {
+    pub durability: Durability,
+    pub persist_from: PersistFrom,
+}
+
+pub struct JsonlStore {
+    root: PathBuf,
+    options: JsonlOptions,
+    /// One thing at a time; never held across an await.
+    tenants: Mutex<HashMap<TenantId, TenantDir>>,
+}
+
+impl JsonlStore {
+    /// A store in this directory, which is made when there is something to write.
+    pub fn open(root: impl Into<PathBuf>, options: JsonlOptions) -> Result<Self> {
+        let root = root.into();
+        if root.exists() && !root.is_dir() {
+            let why = format!("{} is not a directory", root.display());
+            return Err(StoreError::Invalid { what: "the store's place", why });
+        }
+        Ok(Self { root, options, tenants: Mutex::default() })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What was noticed in passing: torn ends that were cut off, logs that cannot be read.
+    pub fn warnings(&self, scope: &Scope) -> Vec<Finding> {
+        self.with(scope, |tenant| tenant.warnings.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, TenantDir>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, scope: &Scope, act: impl FnOnce(&mut TenantDir) -> T) -> T {
+        let mut tenants = self.lock();
+        let tenant = tenants
+            .entry(scope.tenant.clone())
+            .or_insert_with(|| TenantDir::new(Layout::of(&self.root, &scope.tenant), self.options));
+        act(tenant)
+    }
+
+    /// Looks at a session that the caller may read.
+    fn read<T>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        look: impl FnOnce(&Logbook<Handle>) -> Result<T>,
+    ) -> Result<T> {
+        self.with(scope, |tenant| look(&tenant.open_for(scope, session, Right::Read)?.log))
+    }
+}
+
+#[async_trait]
+impl Sessions for JsonlStore {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
+        self.with(scope, |tenant| tenant.create(scope, new))
+    }
+
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
+        self.with(scope, |tenant| tenant.fork(scope, fork))
+    }
+
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        self.read(scope, session, |log| Ok(log.summary.clone()))
+    }
+
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        let summaries = self.with(scope, TenantDir::summaries)?;
+        let (items, next) = rules::page_of_sessions(scope, filter, summaries.into_iter())?;
+        Ok(Page { items, next })
+    }
+
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+        self.with(scope, |tenant| {
+            tenant.open_for(scope, session, Right::Read)?;
+            Ok(rules::children_of(scope, session, tenant.summaries()?.iter()))
+        })
+    }
+
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        self.with(scope, |tenant| tenant.erase(scope, session, now))
+    }
+}
+
+#[async_trait]
+impl Log for JsonlStore {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        self.with(scope, |tenant| tenant.append(scope, append))
+    }
+
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.read(scope, session, |log| log.read_after(None, after, limit))
+    }
+
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.read(scope, session, |log| log.read_after(Some(kinds), after, limit))
+    }
+
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        self.read(scope, session, |log| log.read_path(at, until))
+    }
+
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>> {
+        self.read(scope, session, |log| log.nth_message(leaf, count))
+    }
+
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
+        self.read(scope, session, |log| log.read_entry(seq))
+    }
+
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
+        self.read(scope, session, |log| log.find_entries(id_prefix))
+    }
+}
+
+#[async_trait]
+impl Leases for JsonlStore {
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+        now: TimestampMs,
+    ) -> Result<Lease> {
+        self.with(scope, |tenant| {
+            tenant.change_lease(scope, session, |current| {
+                rules::next_lease(current, session, holder, ttl_ms, now)
+                    .map(|lease| (Some(lease.clone()), lease))
+            })
+        })
+    }
+
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
+        self.with(scope, |tenant| {
+            tenant.change_lease(scope, &lease.session, |current| {
+                Ok((rules::released_lease(current, lease), ()))
+            })
+        })
+    }
+}
+
+#[async_trait]
+impl Search for JsonlStore {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        let mut searching = Searching::new(scope, query)?;
+        self.with(scope, |tenant| match &query.session {
+            Some(only) => {
+                let book = tenant.open(only)?;
+                check_only(scope, only, Some(&book.log))?;
+                searching.visit(&book.log, |_| true)
+            }
+            None => tenant
+                .for_each(|book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq)))
+                .map(|_| ()),
+        })?;
+        Ok(searching.finish())
+    }
+}
+
+/// Whether a shared entry is in what is left of an erased session.
+fn is_orphan(log: &Logbook<Handle>, seq: Seq) -> bool {
+    let row = row_at(log.shelf(), seq);
+    let is_erased =
+        |handle: &Handle| handle.file().is_some_and(|file| file.path.extension() == Some("erased".as_ref()));
+    row.is_some_and(|row| is_erased(&row.body))
+}
+
+#[async_trait]
+impl Blobs for JsonlStore {
+    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
+        self.with(scope, |tenant| {
+            blob::put(&tenant.layout, &scope.principal, &bytes, tenant.options.durability)
+        })
+    }
+
+    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
+        self.with(scope, |tenant| match tenant.may_use(scope, &blob)? {
+            true => blob::get(&tenant.layout, &blob),
+            false => Err(StoreError::NoBlob { blob }),
+        })
+    }
+}
+
+#[async_trait]
+impl Audit for JsonlStore {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        self.with(scope, |tenant| {
+            tenant.lock_file()?;
+            let line = audit::line(scope.principal.clone(), note, now);
+            audit::write_lines(&tenant.layout, vec![line], tenant.options.durability)
+        })
+    }
+
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        self.with(scope, |tenant| {
+            let mut lines = audit::read_chain(&tenant.layout)?.lines;
+            lines.retain(|line| {
+                line.number > after
+                    && session.is_none_or(|session| line.session.as_ref() == Some(session))
+                    && may_see(tenant, scope, line)
+            });
+            lines.truncate(rules::page_limit(limit));
+            Ok(lines)
+        })
+    }
+}
+
+fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
+    if rules::may_see_line(scope, line, None) {
+        return true;
+    }
+    let about = line.session.as_ref().and_then(|session| tenant.open(session).ok());
+    rules::may_see_line(scope, line, about.map(|book| &book.log.summary))
+}
+
+#[async_trait]
+impl Upkeep for JsonlStore {
+    async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+        self.with(scope, |tenant| tenant.check(repair))
+    }
+
+    /// Every append is in its file when it is acknowledged: nothing is under way.
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("jsonl files in {}", self.root.display())
+    }
+}

@@ -1,0 +1,264 @@
+//! Appending, making and forking: what writes a session's file.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sapwood_core::port::store::{
+    Append, Appended, AuditAction, AuditNote, Created, Fork, Lease, NewSession, Result,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::Head;
+use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreError};
+
+use super::PersistFrom;
+use super::audit;
+use super::book::{Book, Deferred};
+use super::disk::{self, LockKind, replace};
+use super::file::Handle;
+use super::header::BaseRef;
+use super::lease;
+use super::tenant::{FORKS_DEEP_MAX, TenantDir};
+use crate::admit::admit;
+use crate::logbook::{Logbook, Plan, Planned, Shelf, place_kept, row_of};
+use crate::rules::damaged;
+
+impl TenantDir {
+    pub fn create(&mut self, scope: &Scope, new: NewSession) -> Result<Created> {
+        match self.open(&new.id) {
+            Ok(book) => {
+                let exists = |_| StoreError::Exists { session: new.id.clone() };
+                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
+                return Ok(Created::Existed);
+            }
+            Err(StoreError::NoSession { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let summary = Summary::new(&new, scope.principal.clone());
+        let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
+        let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
+        book.deferred.push(audit::line(scope.principal.clone(), note, new.at));
+        self.insert_pending(book);
+        Ok(Created::New)
+    }
+
+    pub fn append(&mut self, scope: &Scope, append: Append) -> Result<Appended> {
+        let is_pending = self.open_for(scope, &append.session, Right::Read)?.disk.is_none();
+        let usable = self.usable_blobs(scope, &append.drafts)?;
+        if is_pending {
+            self.append_pending(scope, append, &usable)
+        } else {
+            self.append_on_disk(scope, append, &usable)
+        }
+    }
+
+    fn usable_blobs(&mut self, scope: &Scope, drafts: &[Draft]) -> Result<HashSet<BlobHash>> {
+        let blobs: HashSet<BlobHash> = drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
+        let mut usable = HashSet::new();
+        for blob in blobs {
+            if self.may_use(scope, &blob)? {
+                usable.insert(blob);
+            }
+        }
+        Ok(usable)
+    }
+
+    fn append_on_disk(
+        &mut self,
+        scope: &Scope,
+        append: Append,
+        usable: &HashSet<BlobHash>,
+    ) -> Result<Appended> {
+        let lock_file = self.lock_file()?;
+        let _still = disk::lock(&lock_file, LockKind::Shared, &self.layout.lock())?;
+        let missing = || StoreError::NoSession { session: append.session.clone() };
+        let mut book = self.take(&append.session)?;
+        let file = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)).ok_or_else(missing)?;
+        let handle = file.handle()?;
+        let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
+        file.length_if_current()?.ok_or_else(missing)?;
+        self.cut_torn(&mut book)?;
+        book.log.lease = lease::read(&self.layout, &file.stem, &append.session)?;
+        let plan = book.log.plan(scope, &append, |blob| usable.contains(blob));
+        let appended = match plan {
+            Ok(Plan::Write(planned)) => {
+                // A book whose write failed is not kept: what is on disk counts.
+                let appended = book.append(planned, self.options.durability)?;
+                let lines = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
+                self.books.insert(append.session, book);
+                audit::write_lines(&self.layout, lines.into_iter().collect(), self.options.durability)?;
+                return Ok(appended);
+            }
+            Ok(Plan::Answered(first)) => Ok(first),
+            Err(error) => Err(error),
+        };
+        self.books.insert(append.session, book);
+        appended
+    }
+
+    /// Takes an up-to-date session out of the cache; whoever takes it puts it back.
+    fn take(&mut self, session: &SessionId) -> Result<Book> {
+        self.open(session)?;
+        self.books.remove(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
+    }
+
+    fn append_pending(
+        &mut self,
+        scope: &Scope,
+        append: Append,
+        usable: &HashSet<BlobHash>,
+    ) -> Result<Appended> {
+        let persist_from = self.options.persist_from;
+        let book = self.open(&append.session)?;
+        let planned = match book.log.plan(scope, &append, |blob| usable.contains(blob))? {
+            Plan::Answered(first) => return Ok(first),
+            Plan::Write(planned) => planned,
+        };
+        let line = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
+        if !is_worth_writing(book, &planned, persist_from) {
+            book.deferred.extend(line);
+            return Ok(book.commit_pending(planned));
+        }
+        let appended = planned.appended();
+        self.persist(&append.session, Some(&planned), line)?;
+        Ok(appended)
+    }
+
+    /// Writes the file of a session that was only in memory, whole, with a batch that goes with it.
+    fn persist(
+        &mut self,
+        session: &SessionId,
+        planned: Option<&Planned>,
+        line: Option<Deferred>,
+    ) -> Result<()> {
+        let lock_file = self.lock_file()?;
+        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        self.persist_locked(session, planned, line)
+    }
+
+    fn persist_locked(
+        &mut self,
+        session: &SessionId,
+        planned: Option<&Planned>,
+        line: Option<Deferred>,
+    ) -> Result<()> {
+        let exists = StoreError::Exists { session: session.clone() };
+        let is_taken =
+            self.scan()?.iter().any(|(stem, _)| super::layout::id_of_stem(stem).as_ref() == Some(session));
+        let Some(book) = self.books.get_mut(session).filter(|_| !is_taken) else { return Err(exists) };
+        let stem = self.layout.new_stem(book.header.timestamp, session);
+        let durability = self.options.durability;
+        if let Some(lease) = &book.log.lease {
+            lease::write(&self.layout, &stem, lease, durability)?;
+        }
+        replace(&self.layout.log(&stem), &book.to_file(planned)?, durability)?;
+        let mut lines = std::mem::take(&mut book.deferred);
+        lines.extend(line);
+        self.books.remove(session);
+        audit::write_lines(&self.layout, lines, durability)?;
+        self.open(session).map(|_| ())
+    }
+
+    pub fn fork(&mut self, scope: &Scope, fork: Fork) -> Result<Head> {
+        self.open_for(scope, &fork.source, Right::Read)?;
+        let usable = self.usable_blobs(scope, &fork.drafts)?;
+        let lock_file = self.lock_file()?;
+        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let source = self.open(&fork.source)?;
+        let (mut log, is_on_disk) = (source.log.fork(scope, &fork)?, source.disk.is_some());
+        if self.exists(&fork.new.id)? {
+            return Err(StoreError::Exists { session: fork.new.id });
+        }
+        let is_written = is_on_disk && log.summary.messages > 0;
+        let base = base_ref(&log).filter(|_| is_written && forks_deep(&log) < FORKS_DEEP_MAX);
+        if base.is_none() {
+            log = with_copies(log)?;
+        }
+        let first = log.place_first(fork.drafts, &scope.principal, |blob| usable.contains(blob))?;
+        let head = first.as_ref().map_or(log.summary.head, |first| first.appended().head);
+        let mut book = Book::pending(log);
+        book.header.base = base;
+        let detail = Some(format!("from {}", fork.source));
+        let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
+        book.deferred.push(audit::line(scope.principal.clone(), note, fork.new.at));
+        if is_written {
+            self.insert_pending(book);
+            let written = self.persist_locked(&fork.new.id, first.as_ref(), None);
+            if written.is_err() {
+                self.books.remove(&fork.new.id);
+            }
+            written?;
+            return Ok(head);
+        }
+        if let Some(first) = first {
+            book.commit_pending(first);
+        }
+        self.insert_pending(book);
+        Ok(head)
+    }
+
+    /// Changes a session's lease by a rule of what it is now: the rule gives the new one, if it changes, and an answer.
+    pub fn change_lease<T>(
+        &mut self,
+        scope: &Scope,
+        session: &SessionId,
+        change: impl FnOnce(Option<&Lease>) -> Result<(Option<Lease>, T)>,
+    ) -> Result<T> {
+        let (durability, layout) = (self.options.durability, self.layout.clone());
+        let book = self.open_for(scope, session, Right::Write)?;
+        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
+            let (lease, answer) = change(book.log.lease.as_ref())?;
+            book.log.lease = lease.or(book.log.lease.take());
+            return Ok(answer);
+        };
+        let handle = file.handle()?;
+        let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
+        file.length_if_current()?.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
+        let (lease, answer) = change(lease::read(&layout, &file.stem, session)?.as_ref())?;
+        if let Some(lease) = lease {
+            lease::write(&layout, &file.stem, &lease, durability)?;
+        }
+        Ok(answer)
+    }
+}
+
+fn is_worth_writing(book: &Book, planned: &Planned, persist_from: PersistFrom) -> bool {
+    let mut kinds = planned.batch.iter().map(|placed| placed.entry.meta.kind);
+    match persist_from {
+        PersistFrom::Message => book.holds_message || kinds.any(Kind::is_message),
+        PersistFrom::Assistant => book.holds_answer || kinds.any(|kind| kind == Kind::AssistantMessage),
+    }
+}
+
+/// How many files the shared part of a fork is spread over.
+fn forks_deep(log: &Logbook<Handle>) -> usize {
+    std::iter::successors(log.shelf().base(), |base| base.shelf.base()).count()
+}
+
+/// The file and seq that a fork begins with.
+fn base_ref(log: &Logbook<Handle>) -> Option<BaseRef> {
+    let base = log.shelf().base()?;
+    let row = crate::logbook::row_at(&base.shelf, base.at)?;
+    Some(BaseRef { file: row.body.file()?.stem.clone(), seq: base.at })
+}
+
+/// The same fork with copies of what it shares: its source is not on disk, or there is nothing yet that would be worth a
+/// file.
+fn with_copies(log: Logbook<Handle>) -> Result<Logbook<Handle>> {
+    let inherited = log.summary.inherited;
+    let shelf = Arc::new(Shelf::whole(inherited));
+    for seq in (1..=inherited).map(Seq) {
+        let record = log.read_entry(seq)?;
+        let bytes: Arc<[u8]> = record.body.clone().into();
+        let parent = record.meta.parent;
+        let entry = record.into_entry().map_err(|error| damaged(format!("entry {seq}"), error))?;
+        let draft = Draft {
+            id: Some(entry.meta.id),
+            at: entry.meta.at,
+            by: Some(entry.meta.by),
+            turn: entry.meta.turn,
+            body: entry.body,
+        };
+        shelf.push(row_of(place_kept(&shelf, draft, seq, parent)?, Handle::Memory(bytes)));
+    }
+    Ok(Logbook::new(log.summary.clone(), shelf))
+}

@@ -1,0 +1,143 @@
+//! What the writer remembers of the sessions that are being appended to, so that an append reads nothing: the summary, the
+//! lease, and the few nodes that the next entry's links are made from.
+//!
+//! It is true only as long as nobody else writes. SQLite tells: the file's data version changes when another connection
+//! commits, and then everything is forgotten. A session that any other verb touches is forgotten, too.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use sapwood_core::port::store::{Lease, Result};
+use sapwood_core::tree::{Lookup, Node, Placed};
+use sapwood_core::view::Settings;
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
+
+use super::append::lease_of;
+use super::desk::Desk;
+use super::fault::Fault;
+use super::log::LogRows;
+use super::session::{Order, SessionRow, find};
+
+/// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
+const SESSIONS_MAX: usize = 4_096;
+/// How far the time a session is listed by may stay behind its last update.
+const LISTED_BEHIND_MS_MAX: i64 = 1_000;
+/// Nodes remembered per session: the leaf, and what its jump pointers lead to.
+const NODES_MAX: usize = 8;
+
+pub(super) struct HotSession {
+    pub row: SessionRow,
+    pub lease: Option<Lease>,
+    pub nodes: Nodes,
+}
+
+impl HotSession {
+    pub fn load(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Self> {
+        let row = find(desk, scope, session, Right::Read)?;
+        let lease = lease_of(desk, &row)?;
+        Ok(Self { row, lease, nodes: Nodes::default() })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Hot {
+    sessions: RefCell<HashMap<(TenantId, SessionId), HotSession>>,
+    data_version: Cell<i64>,
+    /// The session that was appended to last.
+    last: Cell<Option<i64>>,
+}
+
+impl Hot {
+    /// Call at the start of each transaction: forgets everything if another connection has written.
+    pub fn refresh(&self, desk: &Desk) -> Result<()> {
+        let mut select = desk.prepare("PRAGMA data_version")?;
+        let version = select.query_row([], |row| row.get(0)).at(&desk.path)?;
+        if self.data_version.replace(version) != version {
+            self.forget_all();
+        }
+        Ok(())
+    }
+
+    /// Takes a session out; whoever has appended to it gives it back with [`Hot::keep`]. An append that fails does not,
+    /// and the next one reads it anew.
+    pub fn take(&self, scope: &Scope, session: &SessionId) -> Option<HotSession> {
+        self.sessions.borrow_mut().remove(&(scope.tenant.clone(), session.clone()))
+    }
+
+    pub fn keep(&self, scope: &Scope, hot: HotSession) {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.len() >= SESSIONS_MAX {
+            sessions.clear();
+        }
+        sessions.insert((scope.tenant.clone(), hot.row.summary.id.clone()), hot);
+    }
+
+    /// Whether a session that has just been appended to moves in the list. If it was the last one, too, it is on top.
+    pub fn order_after(&self, row: &SessionRow) -> Order {
+        let was_last = self.last.replace(Some(row.pk)) == Some(row.pk);
+        let behind_ms = row.summary.updated_at.0 - row.listed_at.0;
+        if was_last && behind_ms < LISTED_BEHIND_MS_MAX { Order::Kept } else { Order::Changed }
+    }
+
+    pub fn forget(&self, pk: i64) {
+        self.last.set(None);
+        self.sessions.borrow_mut().retain(|_, hot| hot.row.pk != pk);
+    }
+
+    pub fn forget_all(&self) {
+        self.last.set(None);
+        self.sessions.borrow_mut().clear();
+    }
+}
+
+/// The nodes that were met last, newest last.
+#[derive(Default)]
+pub(super) struct Nodes(Vec<Node>);
+
+impl Nodes {
+    fn get(&self, seq: Seq) -> Option<Node> {
+        self.0.iter().rev().find(|node| node.seq == seq).copied()
+    }
+
+    fn add(&mut self, node: Node) {
+        if self.0.len() >= NODES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(node);
+    }
+
+    pub fn remember(&mut self, placed: &Placed) {
+        let meta = &placed.entry.meta;
+        if let Some(links) = placed.links {
+            self.add(Node { seq: meta.seq, parent: meta.parent, links });
+        }
+    }
+}
+
+/// A log that remembers the nodes it has been asked for.
+pub(super) struct Remembering<'d, 'n> {
+    pub rows: LogRows<'d>,
+    pub nodes: &'n mut Nodes,
+}
+
+impl Lookup for Remembering<'_, '_> {
+    type Error = StoreError;
+
+    fn node(&mut self, seq: Seq) -> Result<Node> {
+        if let Some(node) = self.nodes.get(seq) {
+            return Ok(node);
+        }
+        let node = self.rows.node(seq)?;
+        self.nodes.add(node);
+        Ok(node)
+    }
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        self.rows.find(id)
+    }
+    fn settings(&mut self, at: Seq) -> Result<Settings> {
+        self.rows.settings(at)
+    }
+    fn inherited(&self) -> u32 {
+        self.rows.inherited
+    }
+}

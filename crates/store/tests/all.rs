@@ -1,0 +1,12 @@
+//! One test binary for all stores: linking is what takes the time.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "all/memory.rs"]
+mod memory;
+#[path = "all/sqlite.rs"]
+mod sqlite;
+#[path = "all/jsonl.rs"]
+mod jsonl;
+#[path = "all/jsonl_files.rs"]
+mod jsonl_files;
