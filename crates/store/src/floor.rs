@@ -51,3 +51,15 @@ pub fn checkpoint(path: &Path) -> Result<(), String> {
     let truncate = |connection: Connection| connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     Connection::open(path).and_then(truncate).map_err(|error| error.to_string())
 }
+
+/// Bytes of the pages that hold something: a file does not shrink when pages become free, and uses them again first.
+pub fn used_bytes(path: &Path) -> Result<u64, String> {
+    let count = |connection: &Connection, name: &str| {
+        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(|count| count.max(0) as u64)
+    };
+    let used = |connection: Connection| {
+        let pages = count(&connection, "page_count")?.saturating_sub(count(&connection, "freelist_count")?);
+        Ok(pages * count(&connection, "page_size")?)
+    };
+    Connection::open(path).and_then(used).map_err(|error| error.to_string())
+}

@@ -58,10 +58,12 @@ impl Book {
     /// A session that is not on disk.
     pub fn pending(log: Logbook<Handle>) -> Self {
         let header = Header::of(&log.summary, None);
-        let (holds_message, holds_answer) = (false, false);
+        let (holds_message, holds_answer) = (log.summary.messages > 0, false);
+        // What a fork shares by reference is not looked at: forking costs the same whatever its length.
+        let first = if log.shelf().base().is_some() { log.summary.inherited + 1 } else { 1 };
         let mut book =
             Self { log, disk: None, header, holds_message, holds_answer, used: 0, deferred: Vec::new() };
-        book.note_kinds(1);
+        book.note_kinds(first);
         book
     }
 

@@ -26,7 +26,7 @@ mod lease;
 mod tenant;
 mod write;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +43,7 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId,
 
 use crate::logbook::{Logbook, Searching, check_only, row_at};
 use crate::{Durability, rules};
+use book::Book;
 use file::Handle;
 use layout::Layout;
 use tenant::TenantDir;
@@ -238,20 +239,26 @@ impl Search for JsonlStore {
                 check_only(scope, only, Some(&book.log))?;
                 searching.visit(&book.log, |_| true)
             }
-            None => tenant
-                .for_each(|book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq)))
-                .map(|_| ()),
+            None => {
+                let ids = tenant.ids()?;
+                let visit =
+                    |book: &mut Book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &ids));
+                tenant.for_each(visit).map(|_| ())
+            }
         })?;
         Ok(searching.finish())
     }
 }
 
-/// Whether a shared entry is in what is left of an erased session.
-fn is_orphan(log: &Logbook<Handle>, seq: Seq) -> bool {
-    let row = row_at(log.shelf(), seq);
+/// Whether a shared entry is in what is left of an erased session, or in a copy of it.
+fn is_orphan(log: &Logbook<Handle>, seq: Seq, ids: &BTreeSet<SessionId>) -> bool {
+    let Some(row) = row_at(log.shelf(), seq) else { return false };
+    if log.shelf().base().is_none() {
+        return log.summary.parent.as_ref().is_some_and(|parent| !ids.contains(&parent.session));
+    }
     let is_erased =
         |handle: &Handle| handle.file().is_some_and(|file| file.path.extension() == Some("erased".as_ref()));
-    row.is_some_and(|row| is_erased(&row.body))
+    is_erased(&row.body)
 }
 
 #[async_trait]

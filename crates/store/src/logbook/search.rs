@@ -64,7 +64,9 @@ impl<'a> Searching<'a> {
         Ok(())
     }
 
-    pub fn finish(self) -> Page<Hit> {
+    pub fn finish(mut self) -> Page<Hit> {
+        let mut found = HashSet::new();
+        self.hits.retain(|hit| self.only.is_some() || found.insert(hit.id));
         rules::page_of_hits(self.hits, self.limit, self.after.as_ref())
     }
 }

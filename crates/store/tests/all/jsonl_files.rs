@@ -517,6 +517,30 @@ fn a_fork_costs_a_header_and_not_a_copy() {
     });
 }
 
+#[test]
+fn a_very_deep_fork_gets_copies_instead_of_one_more_file() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(dir.path());
+        told(&store, "g0", &["m0"]).await;
+        for generation in 1..=140 {
+            fork(&store, &format!("g{}", generation - 1), None, &format!("g{generation}")).await;
+            append(&store, &format!("g{generation}"), vec![said(&format!("m{generation}"))]).await;
+        }
+        let again = open(dir.path());
+        let expected: Vec<String> = (0..=140).map(|generation| format!("m{generation}")).collect();
+        assert_eq!(texts(&again, "g140").await, expected);
+        let summary = again.summary(&ana(), &id("g140")).await.unwrap();
+        assert_eq!((summary.inherited, summary.messages), (140, 141));
+        let is_whole = |path: &PathBuf| !fs::read_to_string(path).unwrap().contains("\"base\"");
+        assert_eq!(
+            files(dir.path(), ".jsonl").into_iter().filter(is_whole).count(),
+            3,
+            "the first, and two of its forks"
+        );
+    });
+}
+
 #[cfg(unix)]
 #[test]
 fn what_may_only_be_read_is_read_and_not_written() {

@@ -32,7 +32,8 @@ struct Rates {
     sqlite_grouped: Vec<f64>,
     one_full: Vec<f64>,
     one_normal: Vec<f64>,
-    many_full: Vec<f64>,
+    many_threads: Vec<f64>,
+    many_tasks: Vec<f64>,
 }
 
 async fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
@@ -44,7 +45,8 @@ async fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
         measure_floors(stage, &lines, &mut rates)?;
         rates.one_full.push(one_stream(stage, &said, Durability::Full).await?);
         rates.one_normal.push(one_stream(stage, &said, Durability::Normal).await?);
-        rates.many_full.push(many_streams(stage, &said).await?);
+        rates.many_threads.push(many_streams(stage, &said, Beside::Threads).await?);
+        rates.many_tasks.push(many_streams(stage, &said, Beside::Tasks).await?);
     }
     Ok(figures_of(rates))
 }
@@ -61,7 +63,8 @@ fn figures_of(rates: Rates) -> Vec<Figure> {
         figure("floor: plain SQLite, NORMAL", sqlite_normal),
         figure("floor: plain SQLite, FULL, 64 rows a commit", median(rates.sqlite_grouped)),
         figure("one stream, full", median(rates.one_full)).over(raw).goal(Goal::AtLeast(0.5)),
-        figure("64 streams, full", median(rates.many_full)).over(raw).goal(Goal::AtLeast(6.0)),
+        figure("64 streams, full", median(rates.many_threads)).over(raw).goal(Goal::AtLeast(6.0)),
+        figure("64 streams on one thread, full", median(rates.many_tasks)).over(raw),
         figure("one stream, normal", median(rates.one_normal)).over(sqlite_normal).goal(Goal::AtLeast(0.4)),
     ]
 }
@@ -98,27 +101,60 @@ async fn one_stream(stage: &Stage, said: &[Body], durability: Durability) -> any
     Ok(rate)
 }
 
+/// How the streams run beside each other.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    /// Each on a thread of its own, as in a server.
+    Threads,
+    /// All as tasks of one thread, as in a small program.
+    Tasks,
+}
+
 /// Each stream waits for its own append before it makes the next; commits are shared between them.
-async fn many_streams(stage: &Stage, said: &[Body]) -> anyhow::Result<f64> {
+async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::Result<f64> {
     let engine = stage.open("append.db", Durability::Full)?;
     let each = (said.len() * 4 / STREAMS).max(4);
-    let mut sessions = Vec::with_capacity(STREAMS);
+    let mut streams = Vec::with_capacity(STREAMS);
     for stream in 0..STREAMS {
-        sessions.push(stage.session(&engine, &format!("stream-{stream}")).await?);
+        let session = stage.session(&engine, &format!("stream-{stream}")).await?;
+        let mine: Vec<Body> = said.iter().cycle().skip(stream * 7).take(each).cloned().collect();
+        streams.push(one_of_many(engine.clone(), stage.scope.clone(), session, mine));
     }
-    let mut streams = tokio::task::JoinSet::new();
     let start = Instant::now();
-    for (stream, session) in sessions.into_iter().enumerate() {
-        let mine = said.iter().cycle().skip(stream * 7).take(each).cloned().collect();
-        streams.spawn(one_of_many(engine.clone(), stage.scope.clone(), session, mine));
-    }
-    while let Some(done) = streams.join_next().await {
-        done??;
+    match beside {
+        Beside::Threads => run_on_threads(streams)?,
+        Beside::Tasks => run_as_tasks(streams).await?,
     }
     let rate = per_second(each * STREAMS, start.elapsed());
     stage.close("append.db", engine)?;
     stage.scratch.remove("append.db");
     Ok(rate)
+}
+
+async fn run_as_tasks(
+    streams: Vec<impl Future<Output = anyhow::Result<()>> + Send + 'static>,
+) -> anyhow::Result<()> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for stream in streams {
+        tasks.spawn(stream);
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+fn run_on_threads(streams: Vec<impl Future<Output = anyhow::Result<()>> + Send>) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let run = |stream| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+            runtime.block_on(stream)
+        };
+        let threads: Vec<_> = streams.into_iter().map(|stream| scope.spawn(move || run(stream))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a stream's thread panicked")))
+        })
+    })
 }
 
 async fn one_of_many(

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use sapwood::store::Durability;
+use sapwood::store::{Durability, floor as sqlite};
 use sapwood::{ForkAt, OpenOptions, Seq};
 
 use crate::bench::bodies::bodies;
-use crate::bench::measure::{file_bytes, median, millis};
+use crate::bench::measure::{median, millis};
 use crate::bench::stage::{LONG, Stage};
 use crate::bench::table::{Figure, Goal};
 
@@ -34,7 +34,8 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 /// The median time of one fork, durable, and the bytes each of many leaves.
 async fn fork_many(stage: &Stage, source: &str, at: Seq) -> anyhow::Result<(f64, f64)> {
-    let before = file_bytes(stage.scratch.path(), "long.db")?;
+    let used = || sqlite::used_bytes(&stage.scratch.file("long.db")).map_err(anyhow::Error::msg);
+    let before = used()?;
     let engine = stage.open("long.db", Durability::Full)?;
     let source = stage.session(&engine, source).await?;
     let mut times = Vec::with_capacity(FORKS);
@@ -46,6 +47,5 @@ async fn fork_many(stage: &Stage, source: &str, at: Seq) -> anyhow::Result<(f64,
         times.push(millis(start.elapsed()));
     }
     stage.close("long.db", engine)?;
-    let after = file_bytes(stage.scratch.path(), "long.db")?;
-    Ok((median(times), after.saturating_sub(before) as f64 / 1_024.0 / FORKS as f64))
+    Ok((median(times), used()?.saturating_sub(before) as f64 / 1_024.0 / FORKS as f64))
 }

@@ -1,0 +1,48 @@
+//! Programs the tests need that a fresh machine may not have.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// A program, and the Debian package that has it.
+const PROGRAMS: &[(&str, &str)] =
+    &[("strace", "strace"), ("sqlite3", "sqlite3"), ("perl", "perl"), ("make", "make")];
+
+/// Installs what is missing, where there is apt-get; says what is missing elsewhere.
+pub fn system_packages() -> Result<()> {
+    let missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !is_there("apt-get") {
+        bail!("the tests need {}: install them with your package manager and try again", missing.join(", "));
+    }
+    eprintln!("$ apt-get install {}", missing.join(" "));
+    run(&["apt-get", "update", "-q"])?;
+    let mut install = vec!["apt-get", "install", "-y", "-q", "--no-install-recommends"];
+    install.extend(&missing);
+    run(&install)
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output()
+        .is_ok_and(|found| found.status.success())
+}
+
+/// As root if we are, with sudo if not.
+fn run(command: &[&str]) -> Result<()> {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    let mut words = command.to_vec();
+    if !is_root {
+        words.insert(0, "sudo");
+    }
+    let status =
+        Command::new(words[0]).args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive").status()?;
+    if !status.success() {
+        bail!("{} failed", words.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! What every source file keeps to: a purpose in its first line, a size that can be read, nothing left open; and a page in
+//! docs/errors for each error code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Longer than this, and two nouns live in one file.
+const FILE_LINES_MAX: usize = 800;
+/// Written apart, so that this file does not find itself.
+const LEFT_OPEN: &[&str] =
+    &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("#[ig", "nore")];
+
+pub fn check(root: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask"] {
+        collect(&root.join(folder), &mut files)?;
+    }
+    let mut faults = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        check_file(&name, &text, &mut faults);
+    }
+    check_error_pages(root, &files, &mut faults)?;
+    Ok(faults)
+}
+
+fn check_file(name: &str, text: &str, faults: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if !text.starts_with("//!") {
+        faults.push(format!("{name} does not begin with `//!` and its purpose"));
+    }
+    if lines > FILE_LINES_MAX {
+        faults.push(format!("{name} has {lines} lines, over {FILE_LINES_MAX}: which two nouns live in it?"));
+    }
+    for open in LEFT_OPEN.iter().filter(|open| text.contains(**open)) {
+        faults.push(format!("{name} has a {open}"));
+    }
+}
+
+/// Every stable code that an error type gives out has a page, and every page a code.
+fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -> Result<()> {
+    let mut codes = Vec::new();
+    for file in files.iter().filter(|file| file.starts_with(root.join("crates"))) {
+        let text = fs::read_to_string(file)?;
+        let Some(start) = text.find("pub fn code(&self)") else { continue };
+        let body = text[start..].split("\n    }\n").next().unwrap_or_default();
+        let quoted = body.split('"').skip(1).step_by(2);
+        codes.extend(quoted.filter(|code| code.contains('.')).map(str::to_owned));
+    }
+    let folder = root.join("docs/errors");
+    for code in codes.iter().filter(|code| !has_page(&folder, code)) {
+        faults.push(format!("error code {code} has no page docs/errors/{code}.md"));
+    }
+    for page in fs::read_dir(&folder).context("docs/errors")? {
+        let name = page?.file_name().to_string_lossy().into_owned();
+        let code = name.trim_end_matches(".md");
+        if code.contains('.') && !codes.iter().any(|known| known == code) {
+            faults.push(format!("docs/errors/{name} is a page for a code that nothing gives out"));
+        }
+    }
+    Ok(())
+}
+
+/// A page of its own, or a line in the page of its family.
+fn has_page(folder: &Path, code: &str) -> bool {
+    let family = code.split('.').next().unwrap_or_default();
+    let family_page = fs::read_to_string(folder.join(format!("{family}.md"))).unwrap_or_default();
+    folder.join(format!("{code}.md")).is_file() || family_page.contains(&format!("`{code}`"))
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
