@@ -203,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn a_query_for_fts5_is_all_quoted_strings() {
+    fn a_query_for_fts5_is_all_quoted_words() {
         assert_eq!(Query::parse("a AND b*").to_fts5().unwrap(), r#""a" AND "and" AND "b" *"#);
-        assert_eq!(Query::parse("x\"y z\"w").to_fts5().unwrap(), r#""x" AND "y z" AND "w""#);
-        assert_eq!(Query::parse("col:val ^a").to_fts5().unwrap(), r#""col val" AND "a""#);
+        assert_eq!(Query::parse("x\"y z\"w").to_fts5().unwrap(), r#""x" AND "y" AND "z" AND "w""#);
+        assert_eq!(Query::parse("col:val ^a").to_fts5().unwrap(), r#""col" AND "val" AND "a""#);
         assert_eq!(Query::parse(" * - ( ").to_fts5(), None);
     }
 

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
 use sapwood::store::{Durability, floor as sqlite};
 use sapwood::{ForkAt, OpenOptions, Seq};
 
-use crate::bench::bodies::bodies;
+use crate::bench::bodies::{bodies, line_of};
+use crate::bench::floor;
 use crate::bench::measure::{median, millis};
 use crate::bench::stage::{LONG, Stage};
 use crate::bench::table::{Figure, Goal};
@@ -23,7 +25,10 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let (long_ms, long_kb) = fork_many(stage, LONG, Seq(stage.sizes.long as u32 / 2)).await?;
     let (ten_ms, ten_kb) = fork_many(stage, "ten", Seq(TEN / 2)).await?;
     let long = stage.sizes.long;
+    let line = line_of(&bodies(12).next().context("the corpus is empty")?);
+    let synced = floor::append_synced(&stage.scratch.file("floor"), &vec![line; FORKS], 1)?;
     Ok(vec![
+        Figure::new(AXIS, "floor: one append and fdatasync", millis(synced) / FORKS as f64, "ms"),
         Figure::new(AXIS, format!("of {long} entries at the middle"), long_ms, "ms").goal(Goal::AtMost(1.0)),
         Figure::new(AXIS, format!("of {long} entries, on disk"), long_kb, "KB").goal(Goal::AtMost(16.0)),
         Figure::new(AXIS, format!("of {TEN} entries"), ten_ms, "ms").goal(Goal::AtMost(1.0)),
