@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Outside crates that only these may name.
 const HOMES: &[(&str, &[&str])] = &[
     ("rusqlite", &["sapwood-store"]),
-    ("zstd", &["sapwood-store"]),
+    ("lz4_flex", &["sapwood-store"]),
     ("clap", &["sapwood-cli"]),
     ("keyring", &["sapwood-cli"]),
     ("anyhow", &["sapwood-cli", "xtask"]),

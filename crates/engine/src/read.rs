@@ -89,14 +89,12 @@ impl Engine {
     /// What a model would receive at the leaf, or at another entry.
     pub async fn context(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
         let slice = self.store.read_path(scope, session, at, Until::ContextStart).await?;
-        build_context(slice, OpenTurn::Keep).map_err(|source| unreadable(session, source))
+        Ok(build_context(slice, OpenTurn::Keep))
     }
 
     /// The entries on the path to the leaf or to another entry, oldest first.
     pub async fn path(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Vec<Entry>> {
-        let slice = self.store.read_path(scope, session, at, Until::Root).await?;
-        let entries = slice.records.into_iter().map(sapwood_core::Record::into_entry);
-        entries.collect::<Result<_, _>>().map_err(|source| unreadable(session, source))
+        Ok(self.store.read_path(scope, session, at, Until::Root).await?.entries)
     }
 
     pub async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
@@ -157,7 +155,7 @@ impl Engine {
         .await?;
         if !archives.is_empty() {
             let path = self.store.read_path(scope, session, None, Until::Root).await?;
-            let on_path: HashSet<Seq> = path.records.iter().map(|record| record.meta.seq).collect();
+            let on_path: HashSet<Seq> = path.entries.iter().map(|entry| entry.meta.seq).collect();
             archives.iter_mut().for_each(|archive| archive.on_path = on_path.contains(&archive.seq));
         }
         Ok(archives)

@@ -62,6 +62,11 @@ pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     match url.split_once(':') {
         Some(("sqlite" | "jsonl", "")) => Err(invalid("names no file")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
+        Some(("jsonl", path)) => {
+            let options = jsonl::JsonlOptions { durability: options.durability, ..Default::default() };
+            Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))
+        }
+        Some(("memory", "")) => Ok(Arc::new(memory::MemoryStore::new())),
         _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, memory:")),
     }
 }

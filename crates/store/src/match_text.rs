@@ -4,7 +4,6 @@
 //! SQLite keeps the [`distinct_words`] of each text in its index, asks it with [`Query::to_fts5`], and matches what comes
 //! back where words have to stand together. Its tokenizer is `unicode61 remove_diacritics 0`, so that both agree.
 
-use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
@@ -30,24 +29,43 @@ pub struct Query {
 
 /// Where the words of a text are, in bytes.
 fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
-    let is_word = |char: char| char.is_ascii_alphanumeric() || (!char.is_ascii() && char.is_alphanumeric());
+    let bytes = text.as_bytes();
     let mut rest = 0;
     std::iter::from_fn(move || {
-        let start = rest + text[rest..].find(is_word)?;
-        let end = text[start..].find(|char| !is_word(char)).map_or(text.len(), |length| start + length);
-        rest = end;
-        Some(start..end)
+        // Most text is ASCII, and this is most of the work of indexing it: bytes first, characters where they must be.
+        while rest < bytes.len() {
+            let Some(start_length) = word_char(text, rest) else {
+                rest += text[rest..].chars().next().map_or(1, char::len_utf8);
+                continue;
+            };
+            let start = rest;
+            rest += start_length;
+            while rest < bytes.len()
+                && let Some(length) = word_char(text, rest)
+            {
+                rest += length;
+            }
+            return Some(start..rest);
+        }
+        None
     })
+}
+
+/// The length of the character at this place if it belongs to a word.
+fn word_char(text: &str, at: usize) -> Option<usize> {
+    let byte = text.as_bytes()[at];
+    if byte.is_ascii() {
+        return byte.is_ascii_alphanumeric().then_some(1);
+    }
+    let char = text[at..].chars().next()?;
+    char.is_alphanumeric().then(|| char.len_utf8())
 }
 
 /// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see.
 pub fn distinct_words(text: &str) -> String {
-    let mut lower = Cow::Borrowed(text);
-    if text.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
-        lower = Cow::Owned(if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() });
-    }
-    let mut seen = HashSet::new();
-    let mut words = String::new();
+    let lower = if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() };
+    let mut seen: HashSet<&str, foldhash::fast::FixedState> = HashSet::default();
+    let mut words = String::with_capacity(lower.len() / 2);
     for span in spans_of(&lower) {
         let word = &lower[span];
         if seen.insert(word) {

@@ -197,3 +197,24 @@ fn a_key_is_never_ignored() {
     command.env("SAPWOOD_KEY", "secret");
     assert_eq!(finish(command).status, Some(2));
 }
+
+#[cfg(feature = "encryption")]
+#[test]
+fn an_encrypted_store_opens_with_its_key_only() {
+    let world = World::new("sqlite");
+    let with_key = |key: &str, args: &[&str]| {
+        let mut command = world.command(args);
+        command.env("SAPWOOD_KEY", key);
+        finish(command)
+    };
+    assert_eq!(with_key("right", &["new", "--id", "s"]).status, Some(0));
+    assert_eq!(with_key("right", &["inject", "s", "--role", "user", "--text", "plain words"]).status, Some(0));
+    assert!(with_key("right", &["show", "s"]).out().contains("plain words"));
+    for ran in [world.run(&["show", "s", "--json"]), with_key("wrong", &["show", "s", "--json"])] {
+        assert_eq!((ran.status, &ran.error()["code"]), (Some(1), &json!("store.locked")));
+    }
+    for file in ["store.sqlite", "store.sqlite-wal"] {
+        let bytes = std::fs::read(world.path(file)).unwrap_or_default();
+        assert!(!bytes.windows(5).any(|window| window == b"plain"), "{file} can be read");
+    }
+}

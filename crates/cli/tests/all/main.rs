@@ -13,3 +13,7 @@ mod shapes;
 mod text;
 mod transfer;
 mod tree;
+
+mod actors;
+mod crowd;
+mod kill;

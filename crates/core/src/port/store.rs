@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Draft, Kind, Outcome, Record, SessionState};
+use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
 use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
@@ -185,16 +185,17 @@ pub enum Until {
     Entries(u32),
 }
 
-/// A piece of a path, oldest first, with what a fold needs to know about the part before it.
+/// A piece of a path, oldest first, with what a fold needs to know about the part before it. Unlike a log that is paged
+/// through, a path is read to be folded, so its entries come decoded: a store can do that while it reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSlice {
     pub head: Head,
-    pub records: Vec<Record>,
+    pub entries: Vec<Entry>,
     /// Entries of this seq or lower belong to the session this one was forked from.
     pub inherited: u32,
-    /// The settings in force before the first record.
+    /// The settings in force before the first entry.
     pub settings_before: Settings,
-    /// How turns of this session's own ended that began (`turn_started`) after the entry the first record hangs from:
+    /// How turns of this session's own ended that began (`turn_started`) after the entry the first one hangs from:
     /// all they did on this path is in the slice.
     pub ended_turns: Vec<(TurnId, Outcome)>,
     pub open_turn: Option<TurnId>,

@@ -10,8 +10,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::content::{Part, joined_text};
-use crate::entry::codec::CodecError;
-use crate::entry::{Body, Graft, GraftWhat, Kind, Meta, Outcome, Record, Stop, ToolResult};
+use crate::entry::{Body, Entry, Graft, GraftWhat, Kind, Meta, Outcome, Stop, ToolResult};
 use crate::id::{EntryId, Seq, TurnId};
 use crate::port::store::PathSlice;
 use crate::view::Settings;
@@ -105,25 +104,19 @@ pub enum OpenTurn {
 }
 
 /// Builds the context of a path.
-pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Result<Context, CodecError> {
-    let start = context_start(&slice.records)?;
+pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
+    let start = context_start(&slice.entries);
     let left_out = LeftOut::of(&slice, start.first_kept, open_turn);
     let mut settings = slice.settings_before;
-    let mut drafts = Vec::with_capacity(slice.records.len());
-    for (index, record) in slice.records.into_iter().enumerate() {
-        let kind = record.meta.kind;
-        let shows = index >= start.first_kept;
-        if !shows && !kind.may_change_settings() {
-            continue;
-        }
-        let body = record.decode()?;
-        settings.apply(&body);
-        if shows && !left_out.covers(&record.meta, &body) {
-            drafts.extend(message_of(&record.meta, body));
+    let mut shown = Vec::with_capacity(slice.entries.len() + 1);
+    shown.extend(start.summary);
+    for (index, entry) in slice.entries.into_iter().enumerate() {
+        settings.apply(&entry.body);
+        if index >= start.first_kept && !left_out.covers(&entry.meta, &entry.body) {
+            shown.extend(message_of(&entry.meta, entry.body));
         }
     }
-    let messages = close_pairs(start.summary.into_iter().chain(drafts));
-    Ok(context_of(settings, messages))
+    context_of(settings, close_pairs(shown))
 }
 
 fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
@@ -145,20 +138,19 @@ struct ContextStart {
     summary: Option<Message>,
 }
 
-fn context_start(records: &[Record]) -> Result<ContextStart, CodecError> {
-    let Some(at) = records.iter().rposition(|record| record.meta.kind == Kind::Compaction) else {
-        return Ok(ContextStart::default());
-    };
-    let Body::Compaction(compaction) = records[at].decode()? else {
-        return Ok(ContextStart::default());
-    };
+fn context_start(entries: &[Entry]) -> ContextStart {
+    let latest = entries.iter().enumerate().rev().find_map(|(at, entry)| match &entry.body {
+        Body::Compaction(compaction) => Some((at, compaction)),
+        _ => None,
+    });
+    let Some((at, compaction)) = latest else { return ContextStart::default() };
     let first_kept = match compaction.first_kept {
         None => at,
         // What is not here lies before the slice, since it is on the path (I2): then all of the slice was kept (I7).
-        Some(id) => records[..at].iter().position(|record| record.meta.id == id).unwrap_or(0),
+        Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
-    let meta = &records[at].meta;
-    Ok(ContextStart { first_kept, summary: compaction.summary.map(|text| user_text(meta, text)) })
+    let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
+    ContextStart { first_kept, summary }
 }
 
 /// Which entries of failed and interrupted turns do not show.
@@ -175,11 +167,11 @@ impl LeftOut {
         let failed = slice.ended_turns.iter().filter(|(_, outcome)| *outcome == Outcome::Failed);
         let mut silent: HashSet<TurnId> = failed.map(|(turn, _)| *turn).collect();
         if !silent.is_empty() {
-            for (index, record) in slice.records.iter().enumerate() {
+            for (index, entry) in slice.entries.iter().enumerate() {
                 // A turn that began before the context does is not known to have been silent, so its user's words stay.
                 // The same holds for a slice that was not read as far back: what shows must not depend on that.
-                let speaks = index < first_kept || has_output(record);
-                if let Some(turn) = record.meta.turn.filter(|_| speaks) {
+                let speaks = index < first_kept || has_output(&entry.body);
+                if let Some(turn) = entry.meta.turn.filter(|_| speaks) {
                     silent.remove(&turn);
                 }
             }
@@ -197,12 +189,10 @@ impl LeftOut {
     }
 }
 
-fn has_output(record: &Record) -> bool {
-    match record.meta.kind {
-        Kind::ToolResult => true,
-        Kind::AssistantMessage => {
-            matches!(record.decode(), Ok(Body::AssistantMessage(message)) if message.stop != Stop::Error)
-        }
+fn has_output(body: &Body) -> bool {
+    match body {
+        Body::ToolResult(_) => true,
+        Body::AssistantMessage(message) => message.stop != Stop::Error,
         _ => false,
     }
 }
@@ -266,8 +256,11 @@ fn graft_text(graft: &Graft) -> String {
 }
 
 /// Puts each result directly behind its call (I6).
-fn close_pairs(messages: impl Iterator<Item = Message>) -> Vec<Message> {
-    let mut kept: Vec<Message> = Vec::with_capacity(messages.size_hint().0);
+fn close_pairs(messages: Vec<Message>) -> Vec<Message> {
+    if is_closed(&messages) {
+        return messages;
+    }
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
     let mut pairs = OpenPairs::default();
     for message in messages {
         match &message.answers {
@@ -283,6 +276,23 @@ fn close_pairs(messages: impl Iterator<Item = Message>) -> Vec<Message> {
         }
     }
     pairs.interleave(kept)
+}
+
+/// Whether every call has its result right behind it already, in order: almost always, and then nothing is moved.
+fn is_closed(messages: &[Message]) -> bool {
+    let mut rest = messages.iter();
+    while let Some(message) = rest.next() {
+        if message.answers.is_some() {
+            return false;
+        }
+        for call in message.parts.iter().filter_map(Part::as_tool_call) {
+            let result = rest.next().and_then(|next| next.answers.as_ref());
+            if result.is_none_or(|answers| answers.call_id != call.call_id) {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 /// Calls in the order they were made, each with the place of its message and, once found, its result.

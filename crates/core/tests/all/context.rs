@@ -31,7 +31,7 @@ fn malformed(context: &Context) -> Option<String> {
 }
 
 fn built(slice: PathSlice, open_turn: OpenTurn) -> Context {
-    build_context(slice, open_turn).unwrap()
+    build_context(slice, open_turn)
 }
 
 /// Some entries of the tree, spread over it: every one of each session would take long and find no more.

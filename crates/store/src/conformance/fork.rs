@@ -211,7 +211,7 @@ pub async fn compactions_reach_into_the_shared_part(harness: &impl Harness) {
     fork.write(&world, "a6 K7(sum,3) u8").await;
     fork.check(&world).await;
     let slice = world.store.read_path(&fork.scope, &fork.session, None, Until::ContextStart).await.unwrap();
-    assert_eq!(slice.records.first().unwrap().meta.seq, fork.model.seq(3));
+    assert_eq!(slice.entries.first().unwrap().meta.seq, fork.model.seq(3));
     assert_eq!(slice.settings_before.system.as_deref(), Some("be brief"));
     let inner = fork.fork_as(&world, None, "inner").await;
     inner.check(&world).await;

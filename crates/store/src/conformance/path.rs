@@ -12,7 +12,7 @@ async fn slice(store: &dyn Store, twin: &Twin, until: Until) -> PathSlice {
 }
 
 fn seqs(slice: &PathSlice) -> Vec<u32> {
-    slice.records.iter().map(|record| record.meta.seq.0).collect()
+    slice.entries.iter().map(|entry| entry.meta.seq.0).collect()
 }
 
 pub async fn until_root_entries_and_context_start(harness: &impl Harness) {
@@ -25,7 +25,7 @@ pub async fn until_root_entries_and_context_start(harness: &impl Harness) {
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::Entries(u32::MAX)).await).len(), 7);
     assert!(seqs(&slice(&*world.store, &twin, Until::Entries(0)).await).is_empty());
     let context =
-        build_context(slice(&*world.store, &twin, Until::ContextStart).await, OpenTurn::Keep).unwrap();
+        build_context(slice(&*world.store, &twin, Until::ContextStart).await, OpenTurn::Keep);
     assert_eq!(twin.model.show(&context), "s u3 a4 u6 a7");
     for number in 1..=7 {
         twin.check_path(&world, Some(twin.model.seq(number))).await;
@@ -36,7 +36,7 @@ pub async fn dead_branches_do_not_show(harness: &impl Harness) {
     let world = World::open(harness).await;
     let twin = Twin::of(&world, "u1 a2 u3 a4 L→2 B5(lesson,4) u6 L→1 u7 a8 L→6 a9").await;
     twin.check(&world).await;
-    assert_eq!(slice(&*world.store, &twin, Until::Root).await.records.len(), 5);
+    assert_eq!(slice(&*world.store, &twin, Until::Root).await.entries.len(), 5);
     for number in 1..=9 {
         twin.check_path(&world, Some(twin.model.seq(number))).await;
     }
@@ -46,14 +46,14 @@ pub async fn a_reset_empties_the_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut twin = Twin::of(&world, "M(m) u1 a2 L→none").await;
     let empty = slice(&*world.store, &twin, Until::Root).await;
-    assert!(empty.records.is_empty() && empty.settings_before == Default::default());
+    assert!(empty.entries.is_empty() && empty.settings_before == Default::default());
     assert_eq!((empty.head.seq, empty.head.leaf), (Seq(4), None));
     let summary = world.summary(&twin.scope, &twin.session).await;
     assert_eq!((summary.messages, summary.model), (0, None));
     twin.write(&world, "u3 a4").await;
     twin.check(&world).await;
     let path = slice(&*world.store, &twin, Until::Root).await;
-    assert_eq!((seqs(&path), path.records[0].meta.parent), (vec![5, 6], None));
+    assert_eq!((seqs(&path), path.entries[0].meta.parent), (vec![5, 6], None));
     assert_eq!(world.log(&twin.scope, &twin.session).await.len(), 6);
 }
 

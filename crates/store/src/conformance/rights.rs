@@ -19,7 +19,7 @@ async fn check_reads(world: &World, scope: &Scope, session: &SessionId) {
     assert_eq!(store.summary(scope, session).await.unwrap().id, *session);
     assert!(store.children(scope, session).await.is_ok());
     assert!(!store.read_after(scope, session, Seq::ZERO, 10).await.unwrap().is_empty());
-    assert_eq!(store.read_path(scope, session, None, Until::Root).await.unwrap().records.len(), 1);
+    assert_eq!(store.read_path(scope, session, None, Until::Root).await.unwrap().entries.len(), 1);
     assert_eq!(store.nth_message(scope, session, Seq(1), 1).await.unwrap(), Some(Seq(1)));
     assert!(store.read_entry(scope, session, Seq(1)).await.is_ok());
     assert_eq!(store.list(scope, &ListFilter::default()).await.unwrap().items.len(), 1);

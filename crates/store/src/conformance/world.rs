@@ -182,7 +182,7 @@ impl World {
     /// The texts of the messages on the path to the leaf.
     pub async fn texts(&self, scope: &Scope, session: &SessionId) -> Vec<String> {
         let slice = self.store.read_path(scope, session, None, Until::Root).await.unwrap();
-        slice.records.iter().map(|record| record.decode().unwrap().text()).collect()
+        slice.entries.iter().map(|entry| entry.body.text()).collect()
     }
 }
 
@@ -288,7 +288,7 @@ impl Twin {
         for until in [Until::Root, Until::ContextStart, Until::Entries(1), Until::Entries(3)] {
             let mut slice = world.store.read_path(&self.scope, &self.session, at, until).await.unwrap();
             let mut expected = self.model.slice(at, until);
-            if expected.records.is_empty() {
+            if expected.entries.is_empty() {
                 // Nothing can have happened in turns of an empty slice.
                 (slice.ended_turns, expected.ended_turns) = (Vec::new(), Vec::new());
             }

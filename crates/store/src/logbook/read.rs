@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{Kind, Outcome, Record};
+use sapwood_core::entry::{Entry, Kind, Outcome, Record};
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::tree::{Lookup, nth_message, settings_at};
-use sapwood_core::{Body, EntryId, Seq, StoreError, TurnId};
+use sapwood_core::{Body, EntryId, Seq, TurnId};
 
 use super::Logbook;
 use super::shelf::{Row, Stored, Walk, first_not_before};
+use crate::rules::damaged;
 
 /// A piece of a path, the newest entry first.
 type Steps<B> = Vec<(Seq, Arc<Row<B>>)>;
@@ -62,11 +63,11 @@ impl<B: Stored> Logbook<B> {
         let steps = self.walk_back(at, until)?;
         let first = steps.last().map(|(seq, _)| *seq);
         let above = first.map(|first| self.ways().node(first)).transpose()?.and_then(|node| node.parent);
-        let records: Result<Vec<Record>> =
-            steps.iter().rev().map(|(seq, row)| self.record(*seq, row)).collect();
+        let entries: Result<Vec<Entry>> =
+            steps.iter().rev().map(|(seq, row)| into_entry(self.record(*seq, row)?)).collect();
         Ok(PathSlice {
             head: self.summary.head,
-            records: records?,
+            entries: entries?,
             inherited: self.summary.inherited,
             settings_before: above
                 .map(|above| settings_at(above, &mut self.ways()))
@@ -116,15 +117,13 @@ impl<B: Stored> Logbook<B> {
 
     /// Where the compaction lets the context begin: at itself, if it keeps nothing.
     fn first_kept(&self, seq: Seq, row: &Row<B>) -> Result<Seq> {
-        let Body::Compaction(compaction) = decode(self.record(seq, row)?)? else { return Ok(seq) };
+        let Body::Compaction(compaction) = into_entry(self.record(seq, row)?)?.body else { return Ok(seq) };
         let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();
         Ok(kept.map_or(seq, |(kept, _)| kept))
     }
 }
 
-pub(super) fn decode(record: Record) -> Result<Body> {
-    record.decode().map_err(|error| StoreError::Damaged {
-        place: format!("entry {}", record.meta.id),
-        what: error.to_string(),
-    })
+pub(super) fn into_entry(record: Record) -> Result<Entry> {
+    let place = format!("entry {}", record.meta.id);
+    record.into_entry().map_err(|error| damaged(place, error))
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::{EntryId, Right, Scope, Seq, SessionId, StoreError};
 
-use super::read::decode;
+use super::read::into_entry;
 use super::{Logbook, Stored};
 use crate::admit::admit;
 use crate::match_text::Query;
@@ -79,7 +79,7 @@ pub fn check_only<B: Stored>(scope: &Scope, session: &SessionId, book: Option<&L
 
 fn find_in<B: Stored>(book: &Logbook<B>, seq: Seq, words: &Query) -> Result<Option<Hit>> {
     let row = book.row(seq)?;
-    let text = decode(book.record(seq, &row)?)?.search_text();
+    let text = into_entry(book.record(seq, &row)?)?.body.search_text();
     if !words.matches(&text) {
         return Ok(None);
     }

@@ -12,6 +12,7 @@ use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 
+use super::decode::RawEntry;
 use super::desk::Desk;
 use super::fault::Fault;
 use super::pack::unpack;
@@ -444,6 +445,14 @@ impl Step<'_> {
     }
 
     pub fn record(&self, desk: &Desk) -> Result<Record> {
+        let raw = self.raw(desk)?;
+        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX)
+            .map_err(|what| desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk())))?;
+        Ok(Record { meta: raw.meta, version: raw.version, body })
+    }
+
+    /// The row as it is, to be decoded by somebody else.
+    pub fn raw(&self, desk: &Desk) -> Result<RawEntry> {
         let (row, path) = (self.row, &desk.path);
         let parent = match self.numbering {
             Numbering::Own => row.get::<_, Option<u32>>(2).at(path)?.map(Seq),
@@ -458,11 +467,12 @@ impl Step<'_> {
             turn: row.get::<_, Option<[u8; 16]>>(7).at(path)?.map(TurnId::from_bytes),
             kind: self.kind,
         };
-        let packing: u8 = row.get(9).at(path)?;
-        let packed = row.get_ref(10).at(path)?.as_blob().unwrap_or_default();
-        let body = unpack(packing, packed, BODY_BYTES_MAX)
-            .map_err(|what| desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk())))?;
-        Ok(Record { meta, version: row.get(8).at(path)?, body })
+        Ok(RawEntry {
+            meta,
+            version: row.get(8).at(path)?,
+            packing: row.get(9).at(path)?,
+            bytes: row.get_ref(10).at(path)?.as_blob().unwrap_or_default().to_vec(),
+        })
     }
 
     fn session_pk(&self) -> i64 {

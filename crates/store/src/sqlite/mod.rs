@@ -9,6 +9,7 @@ mod append;
 mod audit;
 mod blob;
 mod check;
+mod decode;
 mod desk;
 mod erase;
 mod fault;

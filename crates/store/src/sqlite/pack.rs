@@ -2,30 +2,25 @@
 
 use std::cell::RefCell;
 
+use lz4_flex::block;
+use sapwood_core::Body;
 use sapwood_core::StoreError;
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
-use sapwood_core::Body;
 
 use super::search;
 
-/// Bodies shorter than this are kept as they are: the frame would eat what is won.
-const PACK_BYTES_MIN: usize = 192;
-/// Fast enough to vanish beside the commit; higher levels win little on single messages.
-const LEVEL: i32 = 1;
+/// Bodies shorter than this are kept as they are: there is nothing to be won.
+const PACK_BYTES_MIN: usize = 128;
 
-/// How a stored body is packed. The numbers are on disk.
+/// How stored bytes are packed. The numbers are on disk.
 const PLAIN: u8 = 0;
-const ZSTD: u8 = 1;
+/// Four bytes of length, then an LZ4 block.
+const LZ4: u8 = 1;
 
 pub(super) struct Packed {
     pub packing: u8,
     pub bytes: Vec<u8>,
-}
-
-thread_local! {
-    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
-    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
 /// A body ready to be written: packed, and the words it is found by.
@@ -34,8 +29,8 @@ pub(super) struct PackedBody {
     pub words: Option<String>,
 }
 
-/// Encodes and packs a body; refuses one that is too large. This is most of an append's work, and needs no connection:
-/// the caller does it before it asks for the writer.
+/// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
+/// caller does it before it asks for the writer.
 pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
     let json = codec::encode(body);
     if json.len() > BODY_BYTES_MAX {
@@ -45,47 +40,58 @@ pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
 }
 
 pub(super) fn pack(bytes: Vec<u8>) -> Packed {
-    if bytes.len() >= PACK_BYTES_MIN
-        && let Ok(small) = compress(&bytes)
-        && small.len() + small.len() / 8 < bytes.len()
-    {
-        return Packed { packing: ZSTD, bytes: small };
+    if bytes.len() >= PACK_BYTES_MIN {
+        let small = block::compress_prepend_size(&bytes);
+        if small.len() + small.len() / 8 < bytes.len() {
+            return Packed { packing: LZ4, bytes: small };
+        }
     }
     Packed { packing: PLAIN, bytes }
 }
 
-fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|slot| {
-        let compressor = match slot {
-            Some(compressor) => compressor,
-            None => slot.insert(zstd::bulk::Compressor::new(LEVEL)?),
-        };
-        compressor.compress(bytes)
-    })
+/// Unpacks what [`pack`] made. `limit` bounds what damaged bytes may claim.
+pub(super) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
+    with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
 }
 
-/// Unpacks what [`pack`] made. `limit` bounds what a damaged frame may claim.
-pub(super) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
+thread_local! {
+    /// Where bodies are unpacked that are only looked at.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Scratch space that is kept between calls; more than this is given back.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+/// Lets `look` see the unpacked bytes, without allocating for them.
+pub(super) fn with_unpacked<T>(
+    packing: u8,
+    bytes: &[u8],
+    limit: usize,
+    look: impl FnOnce(&[u8]) -> T,
+) -> Result<T, String> {
     match packing {
-        PLAIN => Ok(bytes.to_vec()),
-        ZSTD => {
-            let claimed = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten();
-            let size = claimed.and_then(|size| usize::try_from(size).ok()).filter(|size| *size <= limit);
-            let size = size.ok_or("its compressed frame has no valid size")?;
-            decompress(bytes, size).map_err(|error| format!("its compressed frame is damaged: {error}"))
-        }
+        PLAIN => Ok(look(bytes)),
+        LZ4 => SCRATCH.with_borrow_mut(|scratch| {
+            let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
+            if size > limit {
+                return Err(format!("its compressed bytes claim a size of {size}"));
+            }
+            if scratch.len() < size {
+                scratch.resize(size, 0);
+            }
+            let length = block::decompress_into(block, &mut scratch[..size]).map_err(|error| damage(&error))?;
+            let seen = look(&scratch[..length]);
+            if scratch.len() > SCRATCH_BYTES_KEPT {
+                *scratch = Vec::new();
+            }
+            Ok(seen)
+        }),
         other => Err(format!("packing {other} is not known")),
     }
 }
 
-fn decompress(bytes: &[u8], size: usize) -> std::io::Result<Vec<u8>> {
-    DECOMPRESSOR.with_borrow_mut(|slot| {
-        let decompressor = match slot {
-            Some(decompressor) => decompressor,
-            None => slot.insert(zstd::bulk::Decompressor::new()?),
-        };
-        decompressor.decompress(bytes, size)
-    })
+fn damage(error: &block::DecompressError) -> String {
+    format!("its compressed bytes are damaged: {error}")
 }
 
 #[cfg(test)]
@@ -101,11 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_frame_is_an_error_and_not_a_huge_allocation() {
+    fn damaged_bytes_are_an_error_and_not_a_huge_allocation() {
         let mut packed = pack(b"again and again ".repeat(100));
         assert!(unpack(packed.packing, &packed.bytes, 10).is_err());
         packed.bytes.truncate(12);
         assert!(unpack(packed.packing, &packed.bytes, 1 << 20).is_err());
+        assert!(unpack(packed.packing, b"x", 1 << 20).is_err());
         assert!(unpack(77, b"", 10).is_err());
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use sapwood_core::entry::{Body, Outcome, Stance};
+use sapwood_core::entry::{Body, Entry, Outcome, Stance};
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::settings_at;
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, SessionId, TurnId};
 
+use super::decode::{Decoder, Feed};
 use super::log::LogRows;
 use crate::rules::{beside_tree, no_entry};
 
@@ -22,18 +23,18 @@ pub(super) fn read_path(
     if let Some(at) = at {
         check_in_tree(log, &summary.id, at)?;
     }
-    let records = match at.or(summary.head.leaf) {
+    let entries = match at.or(summary.head.leaf) {
         Some(from) if until != Until::Entries(0) => collect(log, from, until)?,
         _ => Vec::new(),
     };
-    let above = records.first().and_then(|record| record.meta.parent);
+    let above = entries.first().and_then(|entry| entry.meta.parent);
     Ok(PathSlice {
         head: summary.head,
         inherited: summary.inherited,
         settings_before: above.map(|above| settings_at(above, log)).transpose()?.unwrap_or_else(Settings::default),
-        ended_turns: ended_turns(log, &records)?,
+        ended_turns: ended_turns(log, &entries)?,
         open_turn: summary.open_turn,
-        records,
+        entries,
     })
 }
 
@@ -46,33 +47,37 @@ pub(super) fn check_in_tree(log: &mut LogRows<'_>, session: &SessionId, seq: Seq
     }
 }
 
-fn collect(log: &mut LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Record>> {
+fn collect(log: &mut LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>> {
+    let decoder = Decoder::default();
+    std::thread::scope(|scope| {
+        let mut feed = decoder.feed(scope);
+        let walked = walk_until(log, from, until, &mut feed);
+        feed.close();
+        walked
+    })?;
+    let mut entries = decoder.finish()?;
+    entries.reverse();
+    Ok(entries)
+}
+
+fn walk_until(log: &mut LogRows<'_>, from: Seq, until: Until, feed: &mut Feed<'_, '_>) -> Result<()> {
     let desk = log.desk;
-    let mut records = Vec::new();
     let mut goal = Goal::Searching;
     log.walk(from, &mut |step| {
-        let record = step.record(desk)?;
-        let flow = match until {
-            Until::Root => ControlFlow::Continue(()),
-            Until::Entries(count) if records.len() + 1 >= count as usize => ControlFlow::Break(()),
-            Until::Entries(_) => ControlFlow::Continue(()),
+        let raw = step.raw(desk)?;
+        let is_last = match until {
+            Until::Root => false,
+            Until::Entries(count) => feed.len() + 1 >= count as usize,
             Until::ContextStart => {
-                if record.meta.kind == Kind::Compaction && goal == Goal::Searching {
-                    let body = record.decode().map_err(|error| desk.damaged(error.to_string()))?;
-                    goal = Goal::of(&body);
+                if step.kind == Kind::Compaction && goal == Goal::Searching {
+                    goal = Goal::of(&raw.body().map_err(|what| desk.damaged(what))?);
                 }
-                if goal == Goal::Reached || goal == Goal::Kept(record.meta.id) {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
+                goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
             }
         };
-        records.push(record);
-        Ok(flow)
-    })?;
-    records.reverse();
-    Ok(records)
+        feed.push(raw);
+        Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
 }
 
 /// What a walk towards the context's start looks for.
@@ -95,9 +100,9 @@ impl Goal {
     }
 }
 
-/// How turns ended that began after the entry that the path's first record hangs from.
-fn ended_turns(log: &LogRows<'_>, records: &[Record]) -> Result<Vec<(TurnId, Outcome)>> {
-    let Some(first) = records.first() else { return Ok(Vec::new()) };
+/// How turns ended that began after the entry that the path's first one hangs from.
+fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId, Outcome)>> {
+    let Some(first) = entries.first() else { return Ok(Vec::new()) };
     let after = first.meta.parent.unwrap_or_default();
     let mut began = HashSet::new();
     each_of_kind(log, Kind::TurnStarted, after, |record| {

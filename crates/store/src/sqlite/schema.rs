@@ -1,18 +1,22 @@
 //! The file's layout. Migrations are forward only, run in place under the write lock, and refuse a newer file.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-use super::fault::Fault;
+use super::fault::{BUSY_WAIT_MS, Fault};
 
 /// "Sapw", so that `file` and we can tell a Sapwood file from any other SQLite database.
 const APPLICATION_ID: i32 = 0x5361_7077;
 
 /// One step each; the file's `user_version` counts how many were taken. Never change a step that was released.
 const MIGRATIONS: &[&str] = &[FIRST];
+
+/// Between two tries for a lock that SQLite does not wait for.
+const TRY_AGAIN_MS: u64 = 5;
 
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
@@ -129,13 +133,29 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     if version == 0 {
         // Only takes effect on a file without pages yet; harmless otherwise.
         conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
-        conn.pragma_update(None, "journal_mode", "WAL").at(path)?;
+        switch_to_wal(conn).at(path)?;
     }
     conn.execute_batch("BEGIN IMMEDIATE").at(path)?;
     let migrated = run_steps(conn, known).at(path);
     let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
     conn.execute_batch(end).at(path)?;
     migrated
+}
+
+/// When several processes make the same file at once, SQLite says "busy" here without waiting: so we wait.
+fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
+    let start = Instant::now();
+    loop {
+        match conn.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && start.elapsed() < Duration::from_millis(BUSY_WAIT_MS) =>
+            {
+                std::thread::sleep(Duration::from_millis(TRY_AGAIN_MS));
+            }
+            done => return done,
+        }
+    }
 }
 
 fn stamps(conn: &Connection) -> rusqlite::Result<(i32, u32)> {

@@ -71,7 +71,7 @@ async fn fork(store: &JsonlStore, source: &str, at: Option<u32>, name: &str) {
 
 async fn texts(store: &JsonlStore, name: &str) -> Vec<String> {
     let slice = store.read_path(&ana(), &id(name), None, Until::Root).await.unwrap();
-    slice.records.iter().map(|record| record.decode().unwrap().text()).collect()
+    slice.entries.iter().map(|entry| entry.body.text()).collect()
 }
 
 /// The files with this ending, in order.
@@ -151,7 +151,7 @@ fn nothing_is_on_disk_until_there_is_a_message() {
         let again = open(&root);
         assert_eq!(again.summary(&ana(), &id("f")).await.unwrap(), before);
         let slice = again.read_path(&ana(), &id("f"), None, Until::Root).await.unwrap();
-        assert_eq!((slice.records.len(), slice.inherited), (2, 1));
+        assert_eq!((slice.entries.len(), slice.inherited), (2, 1));
         append(&again, "f", vec![said("more")]).await;
         assert_eq!(open(&root).summary(&ana(), &id("f")).await.unwrap().model.as_deref(), Some("m"));
     });

@@ -1,0 +1,121 @@
+//! Many processes on one store at once.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::thread::scope;
+
+use serde_json::Value;
+
+use crate::actors::{Ack, Guarded, Injector, Said, assert_healthy, read_log, seed};
+use crate::harness::{World, on_each_store};
+
+const WRITERS: usize = 4;
+
+/// What one writer was told, by the text of its messages.
+type Acked = Vec<(String, Ack)>;
+
+fn text(writer: usize, number: usize) -> String {
+    format!("writer {writer} message {number}")
+}
+
+#[test]
+fn four_processes_append_to_one_session_and_a_reader_sees_each_seq_once() {
+    const MESSAGES: usize = 100;
+    on_each_store(|world| {
+        let session = seed(world);
+        let mut reader = Guarded(world.spawn(&["events", &session, "--follow"]));
+        let acked = at_once(WRITERS, |writer| write_all(world, &session, writer, MESSAGES));
+        check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
+        let seen = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(1 + WRITERS * MESSAGES);
+        let seqs = seen.map(|line| Ack::parse(&line.unwrap()).seq);
+        assert!(seqs.eq(1..=1 + (WRITERS * MESSAGES) as u64), "the reader missed one or saw one twice");
+        assert_healthy(world);
+    });
+}
+
+#[test]
+fn writers_that_expect_a_head_and_retry_lose_nothing_and_write_nothing_twice() {
+    const MESSAGES: usize = 25;
+    on_each_store(|world| {
+        let session = seed(world);
+        let acked = at_once(WRITERS, |writer| write_expecting(world, &session, writer, MESSAGES));
+        check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
+        assert_healthy(world);
+    });
+}
+
+#[test]
+fn eight_processes_make_one_store_and_write_eight_sessions_in_it() {
+    const MESSAGES: usize = 25;
+    let world = World::new("sqlite");
+    let acked = at_once(8, |writer| {
+        let session = format!("session-{writer}");
+        world.ok(&["new", "--id", &session]);
+        write_all(&world, &session, writer, MESSAGES)
+    });
+    for (writer, acked) in acked.into_iter().enumerate() {
+        let log = read_log(&world, &format!("session-{writer}"));
+        assert_eq!(log.len(), MESSAGES);
+        for (said, (text, ack)) in log.into_iter().zip(acked) {
+            assert_eq!(said, Said { ack, text });
+        }
+    }
+    assert_healthy(&world);
+}
+
+/// Runs a few writers at the same time; each returns what it was told.
+fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> {
+    scope(|threads| {
+        let write = &write;
+        let running: Vec<_> = (0..writers).map(|writer| threads.spawn(move || write(writer))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// One process that appends after whatever is there, each message when the one before is acknowledged.
+fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
+    let mut injector = Injector::start(world, session, &[]);
+    let mut acked = Vec::new();
+    for number in 0..messages {
+        let text = text(writer, number);
+        let acks = injector.say(&[&text]);
+        acked.extend(acks.into_iter().map(|ack| (text.clone(), ack)));
+    }
+    let ran = injector.finish();
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    acked
+}
+
+/// Processes that append only where they think the log ends. One that somebody was quicker than ends with 4, and the
+/// next looks again.
+fn write_expecting(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
+    let mut acked: Acked = Vec::new();
+    while acked.len() < messages {
+        let head = world.json(&["info", session])["head"]["seq"].to_string();
+        let mut injector = Injector::start(world, session, &["--expected-head", &head]);
+        while acked.len() < messages {
+            let text = text(writer, acked.len());
+            let Some(ack) = injector.say(&[&text]).pop() else { break };
+            acked.push((text, ack));
+        }
+        let ran = injector.finish();
+        if acked.len() < messages {
+            assert_eq!((ran.status, &ran.error()["code"]), (Some(4), &Value::from("session.conflict")));
+        }
+    }
+    acked
+}
+
+/// Every acknowledged message is there once, where its writer was told, and each writer's are in order.
+fn check_log(log: &[Said], acked: &[Acked], messages: usize) {
+    assert_eq!(log.len(), acked.len() * messages);
+    let places: HashMap<&str, &Said> = log.iter().map(|said| (said.text.as_str(), said)).collect();
+    assert_eq!(places.len(), log.len(), "a message is there twice");
+    for acked in acked {
+        assert_eq!(acked.len(), messages);
+        for (text, ack) in acked {
+            assert_eq!(places[text.as_str()].ack, *ack);
+        }
+        assert!(acked.is_sorted_by_key(|(_, ack)| ack.seq), "a writer's own messages changed places");
+    }
+}
