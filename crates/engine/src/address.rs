@@ -87,7 +87,8 @@ impl Engine {
     /// What the session's entries are called.
     pub async fn labels(&self, scope: &Scope, session: &SessionId) -> Result<Labels> {
         let mut labels = Labels::default();
-        self.each_of_kinds(scope, session, &[sapwood_core::Kind::Label], |entry| labels.apply(&entry.body)).await?;
+        self.each_of_kinds(scope, session, &[sapwood_core::Kind::Label], |entry| labels.apply(&entry.body))
+            .await?;
         Ok(labels)
     }
 }

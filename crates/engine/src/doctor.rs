@@ -52,8 +52,7 @@ impl Engine {
 
     async fn examine(&self, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {
         let mut examination = Examination::of(summary);
-        let visited =
-            self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.see(&entry)).await;
+        let visited = self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.see(&entry)).await;
         match visited {
             Ok(()) => examination.finish(),
             Err(EngineError::Unreadable { source, .. }) => {
@@ -133,7 +132,10 @@ impl<'a> Examination<'a> {
             self.report("I2", format!("seq {} hangs from {:?}, which is not older", meta.seq, meta.parent));
         }
         if meta.parent != self.leaf {
-            self.report("I2", format!("seq {} hangs from {:?}, the leaf was {:?}", meta.seq, meta.parent, self.leaf));
+            self.report(
+                "I2",
+                format!("seq {} hangs from {:?}, the leaf was {:?}", meta.seq, meta.parent, self.leaf),
+            );
         }
         if self.last_id.is_some_and(|last| meta.id <= last) {
             self.report("I13", format!("the id of seq {} is not newer than the one before", meta.seq));

@@ -61,6 +61,7 @@ impl Follower {
             // Registered before asking, so that an append between the question and the wait still wakes us.
             let changed = tail.changed();
             tokio::pin!(changed);
+            changed.as_mut().enable();
             if let Some(record) = self.try_next().await? {
                 return Ok(record);
             }

@@ -170,7 +170,9 @@ impl Engine {
             Err(error) => return Err(error.into()),
         };
         let direct_parent = parent.clone();
-        while let Some(next) = parent.take().filter(|next| !chain.contains(next) && chain.len() < ANCESTRY_MAX) {
+        while let Some(next) =
+            parent.take().filter(|next| !chain.contains(next) && chain.len() < ANCESTRY_MAX)
+        {
             let above = self.store.summary(scope, &next).await;
             chain.push(next);
             parent = match above {

@@ -2,6 +2,7 @@
 //! store. Appends of other processes are found by asking now and then, see [`crate::follow`].
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 #[derive(Default)]
 pub(crate) struct Tail {
@@ -13,7 +14,7 @@ impl Tail {
         self.changed.notify_waiters();
     }
 
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 }

@@ -2,7 +2,8 @@
 //! again. What a verb decides is entries, never a change of what is there.
 
 use sapwood_core::entry::{
-    Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, SessionNamed, SessionState, StateChanged,
+    Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, SessionNamed, SessionState,
+    StateChanged,
 };
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError,
@@ -55,7 +56,8 @@ impl Engine {
         let at = self.clock.now();
         let id = options.id.unwrap_or_else(|| SessionId::mint(at, self.clock.random()));
         let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
-        let new = NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), at) };
+        let new =
+            NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), at) };
         let created = self.store.create(scope, new).await?;
         Ok((id, created))
     }
@@ -156,7 +158,8 @@ impl Engine {
             ForkAt::KeepFirst(count) => self.after_messages(scope, &summary, count).await?,
         };
         let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
-        let new = NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
+        let new =
+            NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
         let drafts = self.shared_labels(scope, source, now).await?;
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
         self.tail.wake();
@@ -178,7 +181,8 @@ impl Engine {
         now: sapwood_core::TimestampMs,
     ) -> Result<Vec<Draft>> {
         let labels = self.labels(scope, source).await?;
-        let draft = |(target, text): (EntryId, &str)| Draft::new(now, Label { target, text: Some(text.to_owned()) });
+        let draft =
+            |(target, text): (EntryId, &str)| Draft::new(now, Label { target, text: Some(text.to_owned()) });
         Ok(labels.iter().map(draft).collect())
     }
 
@@ -236,12 +240,7 @@ impl Engine {
     }
 
     /// Writes down that somebody took a copy away.
-    pub async fn record_export(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        format: &str,
-    ) -> Result<()> {
+    pub async fn record_export(&self, scope: &Scope, session: &SessionId, format: &str) -> Result<()> {
         let export = note(AuditAction::Export, session, Some(format.to_owned()));
         Ok(self.store.write_audit(scope, export, self.clock.now()).await?)
     }
@@ -279,7 +278,8 @@ impl Engine {
             }
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
-            let append = Append { expect: Expect::Head(head.seq), ..Append::new(session.clone(), now, drafts) };
+            let append =
+                Append { expect: Expect::Head(head.seq), ..Append::new(session.clone(), now, drafts) };
             match self.append(scope, append).await {
                 Err(EngineError::Store(StoreError::Conflict { .. })) => {}
                 answer => return answer,

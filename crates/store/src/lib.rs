@@ -5,13 +5,13 @@
 mod admit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "bench")]
+pub mod floor;
 pub mod jsonl;
 mod logbook;
 mod match_text;
 pub mod memory;
 mod rules;
-#[cfg(feature = "bench")]
-pub mod floor;
 pub mod sqlite;
 
 use std::path::PathBuf;
@@ -63,7 +63,9 @@ pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         Some(("sqlite" | "jsonl", "")) => Err(invalid("names no file")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
         Some(("jsonl", path)) => {
-            let options = jsonl::JsonlOptions { durability: options.durability, ..Default::default() };
+            // A URL comes from a command line or a server: whoever made a session comes back as another process.
+            let persist_from = jsonl::PersistFrom::Creation;
+            let options = jsonl::JsonlOptions { durability: options.durability, persist_from };
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))
         }
         Some(("memory", "")) => Ok(Arc::new(memory::MemoryStore::new())),

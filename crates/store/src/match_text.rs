@@ -5,6 +5,7 @@
 //! back where words have to stand together. Its tokenizer is `unicode61 remove_diacritics 0`, so that both agree.
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::BuildHasher;
 use std::ops::Range;
 
 /// Most words a query may hold; the rest is ignored.
@@ -29,46 +30,46 @@ pub struct Query {
 
 /// Where the words of a text are, in bytes.
 fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
-    let bytes = text.as_bytes();
     let mut rest = 0;
     std::iter::from_fn(move || {
-        // Most text is ASCII, and this is most of the work of indexing it: bytes first, characters where they must be.
-        while rest < bytes.len() {
-            let Some(start_length) = word_char(text, rest) else {
-                rest += text[rest..].chars().next().map_or(1, char::len_utf8);
-                continue;
-            };
-            let start = rest;
-            rest += start_length;
-            while rest < bytes.len()
-                && let Some(length) = word_char(text, rest)
-            {
-                rest += length;
-            }
-            return Some(start..rest);
-        }
-        None
+        let start = rest + skip(text, rest, |is_word| !is_word);
+        let end = start + skip(text, start, |is_word| is_word);
+        rest = end;
+        (start < end).then_some(start..end)
     })
 }
 
-/// The length of the character at this place if it belongs to a word.
-fn word_char(text: &str, at: usize) -> Option<usize> {
-    let byte = text.as_bytes()[at];
-    if byte.is_ascii() {
-        return byte.is_ascii_alphanumeric().then_some(1);
+/// How many bytes of the text from `at` on are of one sort. Most text is ASCII, and this is much of the work of indexing
+/// it: bytes first, characters where they must be.
+fn skip(text: &str, at: usize, wanted: impl Fn(bool) -> bool) -> usize {
+    let mut end = at;
+    let bytes = text.as_bytes();
+    while let Some(byte) = bytes.get(end) {
+        if byte.is_ascii() {
+            if !wanted(byte.is_ascii_alphanumeric()) {
+                break;
+            }
+            end += 1;
+            continue;
+        }
+        let Some(char) = text[end..].chars().next().filter(|char| wanted(char.is_alphanumeric())) else {
+            break;
+        };
+        end += char.len_utf8();
     }
-    let char = text[at..].chars().next()?;
-    char.is_alphanumeric().then(|| char.len_utf8())
+    end - at
 }
 
 /// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see.
 pub fn distinct_words(text: &str) -> String {
     let lower = if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() };
-    let mut seen: HashSet<&str, foldhash::fast::FixedState> = HashSet::default();
+    let hasher = foldhash::fast::FixedState::default();
+    // Words are told apart by 64 bits of hash; two of one text that share them would be a wonder.
+    let mut seen = HashSet::with_capacity_and_hasher(lower.len() / 12, foldhash::fast::FixedState::default());
     let mut words = String::with_capacity(lower.len() / 2);
     for span in spans_of(&lower) {
         let word = &lower[span];
-        if seen.insert(word) {
+        if seen.insert(hasher.hash_one(word)) {
             words.push_str(word);
             words.push(' ');
         }
@@ -133,7 +134,8 @@ impl Query {
     /// A line of the text around the first match; from the beginning if nothing matches.
     pub fn snippet(&self, text: &str) -> String {
         let at = self.terms.iter().filter_map(|term| term.find(text)).min().unwrap_or(0);
-        let start = text[..at].char_indices().rev().take(SNIPPET_CHARS_BEFORE).last().map_or(at, |(at, _)| at);
+        let start =
+            text[..at].char_indices().rev().take(SNIPPET_CHARS_BEFORE).last().map_or(at, |(at, _)| at);
         let mut snippet = String::from(if start > 0 { "…" } else { "" });
         let cut = &text[start..];
         let end = cut.char_indices().nth(SNIPPET_CHARS_MAX).map_or(cut.len(), |(at, _)| at);

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "all/memory.rs"]
-mod memory;
-#[path = "all/sqlite.rs"]
-mod sqlite;
 #[path = "all/jsonl.rs"]
 mod jsonl;
 #[path = "all/jsonl_files.rs"]
 mod jsonl_files;
+#[path = "all/memory.rs"]
+mod memory;
+#[path = "all/sqlite.rs"]
+mod sqlite;

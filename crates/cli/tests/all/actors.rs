@@ -129,7 +129,8 @@ pub struct Dice(u64);
 impl Dice {
     pub fn roll() -> Self {
         let given = std::env::var("SAPWOOD_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-        let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let now =
+            || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = given.unwrap_or_else(now);
         eprintln!("SAPWOOD_TEST_SEED={seed}");
         Self(seed)

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
-use std::thread::scope;
+use std::thread::{scope, spawn};
 
 use serde_json::Value;
 
@@ -24,11 +24,12 @@ fn four_processes_append_to_one_session_and_a_reader_sees_each_seq_once() {
     on_each_store(|world| {
         let session = seed(world);
         let mut reader = Guarded(world.spawn(&["events", &session, "--follow"]));
+        let seen = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(1 + WRITERS * MESSAGES);
+        let seen = spawn(move || seen.map(|line| Ack::parse(&line.unwrap()).seq).collect::<Vec<u64>>());
         let acked = at_once(WRITERS, |writer| write_all(world, &session, writer, MESSAGES));
         check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
-        let seen = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(1 + WRITERS * MESSAGES);
-        let seqs = seen.map(|line| Ack::parse(&line.unwrap()).seq);
-        assert!(seqs.eq(1..=1 + (WRITERS * MESSAGES) as u64), "the reader missed one or saw one twice");
+        let seqs = (1..=1 + (WRITERS * MESSAGES) as u64).collect::<Vec<u64>>();
+        assert_eq!(seen.join().unwrap(), seqs, "the reader missed one or saw one twice");
         assert_healthy(world);
     });
 }

@@ -208,7 +208,10 @@ fn an_encrypted_store_opens_with_its_key_only() {
         finish(command)
     };
     assert_eq!(with_key("right", &["new", "--id", "s"]).status, Some(0));
-    assert_eq!(with_key("right", &["inject", "s", "--role", "user", "--text", "plain words"]).status, Some(0));
+    assert_eq!(
+        with_key("right", &["inject", "s", "--role", "user", "--text", "plain words"]).status,
+        Some(0)
+    );
     assert!(with_key("right", &["show", "s"]).out().contains("plain words"));
     for ran in [world.run(&["show", "s", "--json"]), with_key("wrong", &["show", "s", "--json"])] {
         assert_eq!((ran.status, &ran.error()["code"]), (Some(1), &json!("store.locked")));

@@ -16,4 +16,8 @@ mod tree;
 
 mod actors;
 mod crowd;
+mod damage;
+mod disk;
 mod kill;
+mod library;
+mod power;

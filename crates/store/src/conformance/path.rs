@@ -24,8 +24,7 @@ pub async fn until_root_entries_and_context_start(harness: &impl Harness) {
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::Entries(2)).await), [6, 7]);
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::Entries(u32::MAX)).await).len(), 7);
     assert!(seqs(&slice(&*world.store, &twin, Until::Entries(0)).await).is_empty());
-    let context =
-        build_context(slice(&*world.store, &twin, Until::ContextStart).await, OpenTurn::Keep);
+    let context = build_context(slice(&*world.store, &twin, Until::ContextStart).await, OpenTurn::Keep);
     assert_eq!(twin.model.show(&context), "s u3 a4 u6 a7");
     for number in 1..=7 {
         twin.check_path(&world, Some(twin.model.seq(number))).await;

@@ -106,8 +106,7 @@ impl Book {
             }
             let line = match read_line(self.header.version, &raw) {
                 Ok(line) => line,
-                // A bad line at the end is a torn one; before others it is damage.
-                Err(_) if reader.fill_buf().at(&disk.file.path)?.is_empty() => break,
+                Err(_) if is_torn(&raw, &mut reader, &disk.file, self.header.version)? => break,
                 Err(error) => return Err(bad_line(&disk.file, number, &error)),
             };
             let is_last = !line.more;
@@ -209,6 +208,24 @@ fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>
         return Err(damaged(file.place(), format!("a line is longer than {LINE_BYTES_MAX} bytes")));
     }
     Ok((read > 0).then_some(raw))
+}
+
+/// Whether a line that cannot be read is what is left of the last append. A bad line at the end is; one before others is
+/// damage, unless it has a hole (zeros: no line has any) and nothing is behind it but the rest of one batch. So a power
+/// cut leaves a batch whose later sectors were on the disk before its earlier ones.
+fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
+    let has_hole = |raw: &[u8]| raw.contains(&0);
+    let mut is_over = !has_hole(raw);
+    while let Some(next) = next_line(reader, file)? {
+        if is_over {
+            return Ok(false);
+        }
+        is_over = match read_line(version, &next) {
+            Ok(line) => !line.more,
+            Err(_) => !has_hole(&next),
+        };
+    }
+    Ok(true)
 }
 
 fn bad_line(file: &LogFile, number: u64, what: impl ToString) -> StoreError {

@@ -56,6 +56,8 @@ pub enum PersistFrom {
     Message,
     /// With its first answer.
     Assistant,
+    /// When it is made: for callers that come back as another process, which would not find it otherwise.
+    Creation,
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -37,7 +37,11 @@ impl TenantDir {
         let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
         let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
         book.deferred.push(audit::line(scope.principal.clone(), note, new.at));
+        let id = book.log.summary.id.clone();
         self.insert_pending(book);
+        if self.options.persist_from == PersistFrom::Creation {
+            self.persist(&id, None, None)?;
+        }
         Ok(Created::New)
     }
 
@@ -193,6 +197,9 @@ impl TenantDir {
             book.commit_pending(first);
         }
         self.insert_pending(book);
+        if self.options.persist_from == PersistFrom::Creation {
+            self.persist_locked(&fork.new.id, None, None)?;
+        }
         Ok(head)
     }
 
@@ -225,6 +232,7 @@ fn is_worth_writing(book: &Book, planned: &Planned, persist_from: PersistFrom) -
     let mut kinds = planned.batch.iter().map(|placed| placed.entry.meta.kind);
     match persist_from {
         PersistFrom::Message => book.holds_message || kinds.any(Kind::is_message),
+        PersistFrom::Creation => true,
         PersistFrom::Assistant => book.holds_answer || kinds.any(|kind| kind == Kind::AssistantMessage),
     }
 }

@@ -33,7 +33,9 @@ impl Batch {
 
     /// The blobs that each draft refers to.
     fn find_blobs(&self, desk: &Desk, scope: &Scope) -> Result<Vec<Vec<i64>>> {
-        let find = |draft: &Draft| draft.body.blobs().into_iter().map(|blob| blob::find(desk, scope, blob)).collect();
+        let find = |draft: &Draft| {
+            draft.body.blobs().into_iter().map(|blob| blob::find(desk, scope, blob)).collect()
+        };
         self.drafts.iter().map(find).collect()
     }
 }
@@ -42,7 +44,12 @@ pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
     drafts.iter().map(|draft| pack_body(&draft.body)).collect()
 }
 
-pub(super) fn append(desk: &Desk, scope: &Scope, append: Append, packed: Vec<PackedBody>) -> Result<Appended> {
+pub(super) fn append(
+    desk: &Desk,
+    scope: &Scope,
+    append: Append,
+    packed: Vec<PackedBody>,
+) -> Result<Appended> {
     let mut hot = match desk.hot.take(scope, &append.session) {
         Some(hot) => hot,
         None => HotSession::load(desk, scope, &append.session)?,
@@ -130,7 +137,8 @@ fn earlier_answer(desk: &Desk, pk: i64, key: Option<&str>) -> Result<Option<Appe
     let json: Option<String> =
         select.query_row(params![pk, key], |row| row.get(0)).optional().at(&desk.path)?;
     let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
-    let answer = json.map(read).transpose().map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
+    let answer =
+        json.map(read).transpose().map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
     Ok(answer.map(|answer| Appended { head: answer.head, entries: answer.entries }))
 }
 

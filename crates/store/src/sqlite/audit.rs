@@ -40,7 +40,9 @@ pub(super) fn read_lines(
 ) -> Result<Vec<AuditLine>> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let sql = match session {
-        Some(_) => "SELECT line FROM audit WHERE tenant = ?1 AND session = ?3 AND number > ?2 ORDER BY number",
+        Some(_) => {
+            "SELECT line FROM audit WHERE tenant = ?1 AND session = ?3 AND number > ?2 ORDER BY number"
+        }
         None => "SELECT line FROM audit WHERE tenant = ?1 AND number > ?2 AND ?3 IS NULL ORDER BY number",
     };
     let mut select = desk.prepare(sql)?;

@@ -41,7 +41,8 @@ pub(super) fn find(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<i64> {
     let unknown = || StoreError::NoBlob { blob };
     let tenant = desk.tenant(&scope.tenant)?.ok_or_else(unknown)?;
     let pk = pk_of_hash(desk, tenant, blob)?.ok_or_else(unknown)?;
-    let may = scope.reach == Reach::Tenant || was_put_by(desk, scope, pk)? || is_used_visibly(desk, scope, pk)?;
+    let may =
+        scope.reach == Reach::Tenant || was_put_by(desk, scope, pk)? || is_used_visibly(desk, scope, pk)?;
     if may { Ok(pk) } else { Err(unknown()) }
 }
 
@@ -66,7 +67,8 @@ pub(super) fn get(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>>
     let mut select = desk.prepare("SELECT packing, data FROM blobs WHERE pk = ?1")?;
     let (packing, data): (u8, Vec<u8>) =
         select.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&desk.path)?;
-    let bytes = unpack(packing, &data, BLOB_BYTES_MAX).map_err(|what| desk.damaged(format!("blob {blob}: {what}")))?;
+    let bytes = unpack(packing, &data, BLOB_BYTES_MAX)
+        .map_err(|what| desk.damaged(format!("blob {blob}: {what}")))?;
     if BlobHash::of(&bytes) != blob {
         return Err(desk.damaged(format!("blob {blob} does not have the bytes its name says")));
     }
@@ -74,14 +76,17 @@ pub(super) fn get(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>>
 }
 
 pub(super) fn note_use(desk: &Desk, key: i64, blob: i64) -> Result<()> {
-    desk.prepare("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)")?.execute([key, blob]).at(&desk.path)?;
+    desk.prepare("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)")?
+        .execute([key, blob])
+        .at(&desk.path)?;
     Ok(())
 }
 
 /// An entry goes; blobs that no other entry refers to go with it.
 pub(super) fn drop_uses(desk: &Desk, key: i64) -> Result<()> {
     let mut select = desk.prepare("SELECT blob FROM blob_uses WHERE key = ?1")?;
-    let blobs: Vec<i64> = select.query_map([key], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    let blobs: Vec<i64> =
+        select.query_map([key], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
     if blobs.is_empty() {
         return Ok(());
     }

@@ -107,7 +107,8 @@ impl Feed<'_, '_> {
         self.chunk.push(raw);
         if self.chunk.len() == CHUNK_ROWS {
             self.hand_over();
-            let workers = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(WORKERS_MAX);
+            let workers =
+                std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(WORKERS_MAX);
             if self.chunks <= workers {
                 let decoder = self.decoder;
                 self.scope.spawn(move || decoder.work());

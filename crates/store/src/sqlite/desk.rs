@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use sapwood_core::port::store::Result;
 use sapwood_core::{Principal, StoreError, TenantId};
 
@@ -46,13 +47,7 @@ pub(super) struct Desk {
 
 impl Desk {
     pub fn open(path: &Path, mode: Mode, durability: Durability, key: Option<&Key>) -> Result<Self> {
-        let access = match mode {
-            Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-            Mode::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
-        };
-        let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
-        unlock(&conn, path, key)?;
-        conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
+        let conn = connect(path, mode, key)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         let desk = Self {
             conn,
@@ -92,7 +87,8 @@ impl Desk {
             return Ok(Some(*pk));
         }
         let mut select = self.prepare("SELECT pk FROM tenants WHERE name = ?1")?;
-        let pk: Option<i64> = select.query_row([tenant.as_str()], |row| row.get(0)).optional().at(&self.path)?;
+        let pk: Option<i64> =
+            select.query_row([tenant.as_str()], |row| row.get(0)).optional().at(&self.path)?;
         if let Some(pk) = pk {
             self.tenants.borrow_mut().insert(tenant.clone(), pk);
         }
@@ -114,7 +110,8 @@ impl Desk {
         }
         let mut select = self.prepare("SELECT name FROM principals WHERE pk = ?1")?;
         let name: String = select.query_row([pk], |row| row.get(0)).at(&self.path)?;
-        let principal: Principal = name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
+        let principal: Principal =
+            name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
         self.principals.borrow_mut().insert(pk, principal.clone());
         Ok(principal)
     }
@@ -149,6 +146,59 @@ impl Desk {
     pub fn damaged(&self, what: String) -> StoreError {
         StoreError::Damaged { place: self.path.display().to_string(), what }
     }
+}
+
+fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
+    let access = match mode {
+        Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        Mode::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
+    unlock(&conn, path, key)?;
+    conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
+    match conn.pragma_query_value(None, "schema_version", |_| Ok(())) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && is_read_only(path) => {
+            connect_at_rest(path, key)
+        }
+        looked => looked.at(path).map(|()| conn),
+    }
+}
+
+/// Opens a file where nothing can be written. There SQLite cannot make the index that reading a write-ahead log takes;
+/// but a file without such a log is whole as it is, and is read as one that never changes.
+fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
+    if has_wal(path) {
+        let why = "its write-ahead log was not folded into it, and nothing can be written there".to_owned();
+        return Err(StoreError::ReadOnly { place: path.display().to_string(), why });
+    }
+    let access =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(format!("file:{}?immutable=1", escape(path)), access).at(path)?;
+    unlock(&conn, path, key)?;
+    Ok(conn)
+}
+
+/// Whether something was left in a write-ahead log beside the file.
+pub(super) fn has_wal(path: &Path) -> bool {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    std::fs::metadata(name).is_ok_and(|wal| wal.len() > 0)
+}
+
+fn is_read_only(path: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new().append(true).open(path);
+    opened.is_err_and(|error| {
+        matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
+    })
+}
+
+/// A path as a part of a URI.
+fn escape(path: &Path) -> String {
+    let escape = |byte: &u8| match byte {
+        b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    path.as_os_str().as_encoded_bytes().iter().map(escape).collect()
 }
 
 #[cfg(feature = "encryption")]

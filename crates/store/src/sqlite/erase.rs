@@ -66,7 +66,8 @@ fn is_nameless(desk: &Desk, pk: i64) -> Result<bool> {
 /// The session's own entries that lie on the path to a fork point.
 fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
     let mut select = desk.prepare("SELECT DISTINCT base_seq FROM sessions WHERE base = ?1")?;
-    let points: Vec<u32> = select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    let points: Vec<u32> =
+        select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
     let mut needed = HashSet::new();
     let mut log = LogRows::open(desk, pk)?;
     let inherited = log.inherited;
@@ -83,7 +84,8 @@ fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
 fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
     let mut after = key_of(pk, Seq::ZERO);
     loop {
-        let mut select = desk.prepare("SELECT key FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3")?;
+        let mut select =
+            desk.prepare("SELECT key FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3")?;
         let keys: Vec<i64> = select
             .query_map([after, last_key(pk), CHUNK_ROWS], |row| row.get(0))
             .and_then(Iterator::collect)

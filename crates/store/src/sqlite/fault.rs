@@ -22,6 +22,10 @@ impl<T> Fault<T> for rusqlite::Result<T> {
 pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
     let place = path.display().to_string();
     let what = error.to_string();
+    // Without room for the index of the write-ahead log SQLite only says "I/O error".
+    if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+        return StoreError::DiskFull { place };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             StoreError::Busy { place, waited_ms: BUSY_WAIT_MS }
@@ -31,7 +35,8 @@ pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
         Some(ErrorCode::PermissionDenied) => StoreError::ReadOnly { place, why: what },
         Some(ErrorCode::NotADatabase) => StoreError::Locked {
             place,
-            why: "the key does not open it, or it is not a SQLite database at all; it was left alone".to_owned(),
+            why: "the key does not open it, or it is not a SQLite database at all; it was left alone"
+                .to_owned(),
         },
         Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged { place, what },
         Some(ErrorCode::CannotOpen) => StoreError::Io { place, source: std::io::Error::other(what) },

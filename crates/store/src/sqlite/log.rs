@@ -258,7 +258,8 @@ impl<'d> LogRows<'d> {
         let mut select = desk.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut rows = select.query([i64::from(kind.code()), from, last_key(self.pk), limit]).at(&desk.path)?;
+        let mut rows =
+            select.query([i64::from(kind.code()), from, last_key(self.pk), limit]).at(&desk.path)?;
         let mut records = Vec::new();
         while let Some(row) = rows.next().at(&desk.path)? {
             records.push(read_step(desk, row, Numbering::Own)?.record(desk)?);
@@ -366,7 +367,8 @@ impl<'d> LogRows<'d> {
 
     fn own_node(&self, seq: Seq) -> Result<Option<Node>> {
         let desk = self.desk;
-        let sql = "SELECT parent, depth, jump, messages, settings FROM entries WHERE key = ?1 AND depth NOT NULL";
+        let sql =
+            "SELECT parent, depth, jump, messages, settings FROM entries WHERE key = ?1 AND depth NOT NULL";
         let mut select = desk.prepare(sql)?;
         let node = select.query_row([key_of(self.pk, seq)], |row| {
             let links = Links {
@@ -435,7 +437,8 @@ fn read_step<'r>(desk: &Desk, row: &'r Row<'r>, numbering: Numbering) -> Result<
         Numbering::Shared => Seq(row.get(6).at(path)?),
     };
     let code: u8 = row.get(5).at(path)?;
-    let kind = Kind::from_code(code).ok_or_else(|| desk.damaged(format!("entry {seq} has the unknown kind {code}")))?;
+    let kind = Kind::from_code(code)
+        .ok_or_else(|| desk.damaged(format!("entry {seq} has the unknown kind {code}")))?;
     Ok(Step { row, numbering, seq, kind })
 }
 
@@ -446,8 +449,9 @@ impl Step<'_> {
 
     pub fn record(&self, desk: &Desk) -> Result<Record> {
         let raw = self.raw(desk)?;
-        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX)
-            .map_err(|what| desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk())))?;
+        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
+            desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk()))
+        })?;
         Ok(Record { meta: raw.meta, version: raw.version, body })
     }
 

@@ -28,9 +28,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use rusqlite::config::DbConfig;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
-    ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease,
+    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
@@ -48,8 +50,10 @@ use writer::Writer;
 pub struct SqliteStore {
     path: PathBuf,
     durability: Durability,
-    writer: Writer,
+    // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
+    // that can write.
     readers: Readers,
+    writer: Writer,
 }
 
 impl SqliteStore {
@@ -57,8 +61,12 @@ impl SqliteStore {
     pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
         make_private_file(&path)?;
         let key = options.key;
+        // A file that turns out not to be ours, or too new, is left as it is, with a log that others left beside it.
+        let keep_wal = desk::has_wal(&path);
         let desk = Desk::open(&path, Mode::Write, options.durability, key.as_ref())?;
+        desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&desk.conn, &path)?;
+        desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(path.clone(), key);
         Ok(Self { path, durability: options.durability, writer: Writer::start(desk), readers })
     }

@@ -79,7 +79,8 @@ pub(super) fn with_unpacked<T>(
             if scratch.len() < size {
                 scratch.resize(size, 0);
             }
-            let length = block::decompress_into(block, &mut scratch[..size]).map_err(|error| damage(&error))?;
+            let length =
+                block::decompress_into(block, &mut scratch[..size]).map_err(|error| damage(&error))?;
             let seen = look(&scratch[..length]);
             if scratch.len() > SCRATCH_BYTES_KEPT {
                 *scratch = Vec::new();

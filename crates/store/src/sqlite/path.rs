@@ -31,7 +31,10 @@ pub(super) fn read_path(
     Ok(PathSlice {
         head: summary.head,
         inherited: summary.inherited,
-        settings_before: above.map(|above| settings_at(above, log)).transpose()?.unwrap_or_else(Settings::default),
+        settings_before: above
+            .map(|above| settings_at(above, log))
+            .transpose()?
+            .unwrap_or_else(Settings::default),
         ended_turns: ended_turns(log, &entries)?,
         open_turn: summary.open_turn,
         entries,

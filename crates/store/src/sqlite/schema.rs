@@ -167,8 +167,7 @@ fn stamps(conn: &Connection) -> rusqlite::Result<(i32, u32)> {
 fn check_stamps(path: &Path, application: i32, version: u32, conn: &Connection) -> Result<()> {
     let place = path.display().to_string();
     let known = MIGRATIONS.len() as u32;
-    let tables: i64 =
-        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).at(path)?;
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).at(path)?;
     let ours = application == APPLICATION_ID;
     if !ours && (tables > 0 || application != 0) {
         let what = "is a SQLite database, but not one of Sapwood's; it was left alone".to_owned();

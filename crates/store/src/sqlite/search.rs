@@ -57,8 +57,10 @@ pub(super) fn catch_up(desk: &Desk) -> Result<()> {
 /// Indexes the next texts: from the rows, or, once those are done that other processes wrote, from memory.
 fn index_some(desk: &Desk) -> Result<()> {
     let path = &desk.path;
-    let indexed: i64 =
-        desk.prepare("SELECT value FROM counters WHERE name = 'indexed'")?.query_row([], |row| row.get(0)).at(path)?;
+    let indexed: i64 = desk
+        .prepare("SELECT value FROM counters WHERE name = 'indexed'")?
+        .query_row([], |row| row.get(0))
+        .at(path)?;
     let mut insert = desk.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
     let mut last = indexed;
     for (doc, text) in desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS) {
@@ -90,7 +92,8 @@ fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<(i64, String
                JOIN entries ON entries.key = docs.key JOIN sessions ON sessions.pk = docs.key >> 32
                WHERE docs.doc > ?1 AND docs.doc < ?2 ORDER BY docs.doc LIMIT ?3";
     let mut select = desk.prepare(sql)?;
-    let mut rows = select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
+    let mut rows =
+        select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
     let mut texts = Vec::new();
     while let Some(row) = rows.next().at(path)? {
         let (key, tenant): (i64, i64) = (row.get(1).at(path)?, row.get(2).at(path)?);
@@ -239,7 +242,8 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
     let mut log = session.as_ref().map(|row| LogRows::open(desk, row.pk)).transpose()?;
     let expression = match &log {
         Some(log) => {
-            let marks: Vec<String> = log.lineage().iter().map(|pk| format!("\"{}\"", session_mark(*pk))).collect();
+            let marks: Vec<String> =
+                log.lineage().iter().map(|pk| format!("\"{}\"", session_mark(*pk))).collect();
             format!("({}) AND ({wanted})", marks.join(" OR "))
         }
         None => format!("\"{}\" AND ({wanted})", tenant_mark(tenant)),

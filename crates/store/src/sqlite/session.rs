@@ -38,7 +38,8 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
 /// Finds a session of the scope's own tenant and lets the caller in, or not.
 pub(super) fn find(desk: &Desk, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(no_session(id)) };
-    let mut select = desk.prepare("SELECT pk, listed_at, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
+    let mut select =
+        desk.prepare("SELECT pk, listed_at, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
     let found = select.query_row(params![tenant, id.as_str()], |row| {
         Ok((row.get(0)?, TimestampMs(row.get(1)?), row.get::<_, String>(2)?))
     });
@@ -82,7 +83,8 @@ pub(super) fn store_summary(desk: &Desk, row: &mut SessionRow, order: Order) -> 
         }
         Order::Changed => {
             row.listed_at = row.summary.updated_at;
-            let mut update = desk.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
+            let mut update =
+                desk.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
             update.execute(params![row.pk, row.listed_at.0, json]).at(&desk.path)?;
         }
     }
@@ -167,7 +169,8 @@ pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Resul
     let tenant = desk.tenant(&scope.tenant)?;
     let sql = "SELECT summary FROM sessions WHERE tenant = ?1 AND parent = ?2 AND id NOT NULL ORDER BY pk";
     let mut select = desk.prepare(sql)?;
-    let rows = select.query_map(params![tenant, session.as_str()], |row| row.get::<_, String>(0)).at(&desk.path)?;
+    let rows =
+        select.query_map(params![tenant, session.as_str()], |row| row.get::<_, String>(0)).at(&desk.path)?;
     let mut children = Vec::new();
     for json in rows {
         let summary = read_summary(desk, &json.at(&desk.path)?)?;
@@ -261,7 +264,8 @@ pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Res
 fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
     let mut log = LogRows::open(desk, pk)?;
     let mut summary = stored.unfolded();
-    let (mut leaf, mut after) = ((stored.inherited > 0).then_some(Seq(stored.inherited)), Seq(stored.inherited));
+    let (mut leaf, mut after) =
+        ((stored.inherited > 0).then_some(Seq(stored.inherited)), Seq(stored.inherited));
     if let Some(shared) = leaf {
         summary.head = Head { seq: shared, leaf };
         if log.node(shared)?.links.messages > 0 {
@@ -287,6 +291,7 @@ fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
     }
     summary.head.leaf = leaf;
     summary.messages = leaf.map(|leaf| log.node(leaf)).transpose()?.map_or(0, |node| node.links.messages);
-    summary.model = leaf.map(|leaf| settings_at(leaf, &mut log)).transpose()?.and_then(|settings| settings.model);
+    summary.model =
+        leaf.map(|leaf| settings_at(leaf, &mut log)).transpose()?.and_then(|settings| settings.model);
     Ok(summary)
 }

@@ -17,9 +17,12 @@ pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record
         return log.record(seq_of(key));
     }
     let mut select = log.desk.prepare("SELECT depth FROM entries WHERE key = ?1")?;
-    let depth: Option<Option<u32>> = select.query_row([key], |row| row.get(0)).optional().at(&log.desk.path)?;
+    let depth: Option<Option<u32>> =
+        select.query_row([key], |row| row.get(0)).optional().at(&log.desk.path)?;
     match depth.flatten().map(Seq) {
-        Some(seq) if seq.0 <= log.inherited && log.home_of(seq)? == (pk_of(key), seq_of(key)) => log.record(seq),
+        Some(seq) if seq.0 <= log.inherited && log.home_of(seq)? == (pk_of(key), seq_of(key)) => {
+            log.record(seq)
+        }
         _ => Ok(None),
     }
 }
@@ -37,7 +40,8 @@ pub(super) fn seen_by(desk: &Desk, scope: &Scope, key: i64) -> Result<Option<(Su
             return Ok(Some(found));
         }
         let mut select = desk.prepare("SELECT pk FROM sessions WHERE base = ?1")?;
-        let forks: Vec<i64> = select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+        let forks: Vec<i64> =
+            select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
         candidates.extend(forks);
     }
     Ok(None)

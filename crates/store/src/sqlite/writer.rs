@@ -2,13 +2,15 @@
 //! commit), and each is answered only after the commit (I3).
 //!
 //! A caller that finds nobody writing commits on its own thread: a single stream of appends pays for no hand-over. When
-//! callers meet, they leave their work in the queue, and a thread commits it for all of them.
+//! callers meet, they leave their work in the queue, and a thread commits it for all of them; while they still come in, it
+//! waits a moment for more of them, because a commit costs the same for one and for a hundred.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
@@ -21,7 +23,11 @@ use super::search;
 /// Callers that may wait; more wait for a place in the queue.
 const QUEUE_JOBS: usize = 1_024;
 /// Most callers that share one commit, so that none waits long.
-const GROUP_JOBS_MAX: usize = 512;
+const GROUP_JOBS_MAX: usize = 128;
+/// A group of this size is not waited for any longer.
+const GROUP_JOBS_PLENTY: usize = 16;
+/// How long the thread waits to see whether more callers come.
+const GATHER_TIME: Duration = Duration::from_micros(50);
 /// So many texts that are not in the search index yet are worth a transaction of their own.
 const INDEX_LAG_MAX: i64 = 2_000;
 /// Commits between two looks at that lag.
@@ -47,8 +53,10 @@ pub(super) struct Writer {
 struct Shared {
     seat: Mutex<Seat>,
     queue: Mutex<VecDeque<Job>>,
-    /// The last group had several callers: hand work over rather than compete for the seat.
+    /// The last group had several callers: leave the next one to the thread.
     contended: AtomicBool,
+    /// The thread has nothing to do and must be woken.
+    asleep: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -64,6 +72,7 @@ impl Writer {
             seat: Mutex::new(Seat { desk, commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         });
         let served = Arc::clone(&shared);
@@ -88,14 +97,19 @@ impl Writer {
             };
             Done { reply: Box::new(reply), failed }
         };
-        self.shared.queue().push_back(Box::new(job));
+        let is_first = self.shared.enqueue(Box::new(job));
+        if is_first {
+            // Other tasks of this thread that are ready to append come first, so that one commit serves them too.
+            tokio::task::yield_now().await;
+        }
         self.get_it_done();
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Commits the queue here if nobody is writing, and sees to it that somebody does otherwise.
     fn get_it_done(&self) {
-        if !self.shared.contended.load(Ordering::Relaxed)
+        if !self.shared.contended.load(Ordering::Acquire)
+            && !self.shared.queue().is_empty()
             && let Some(mut seat) = self.shared.try_seat()
         {
             blocking(|| self.shared.run_group(&mut seat));
@@ -106,7 +120,9 @@ impl Writer {
     }
 
     fn wake(&self) {
-        if let Some(thread) = &self.thread {
+        if self.shared.asleep.load(Ordering::Acquire)
+            && let Some(thread) = &self.thread
+        {
             thread.thread().unpark();
         }
     }
@@ -122,9 +138,9 @@ impl Writer {
 /// What was sent is finished before the store is gone.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::Release);
-        self.wake();
+        self.shared.closing.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -140,12 +156,22 @@ pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 pub(super) fn gone() -> StoreError {
-    StoreError::Backend { place: "the store".to_owned(), what: "it was closed, or a call in it crashed".to_owned() }
+    StoreError::Backend {
+        place: "the store".to_owned(),
+        what: "it was closed, or a call in it crashed".to_owned(),
+    }
 }
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, VecDeque<Job>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a job in the queue, and says whether it is the only one there.
+    fn enqueue(&self, job: Job) -> bool {
+        let mut queue = self.queue();
+        queue.push_back(job);
+        queue.len() == 1
     }
 
     fn seat(&self) -> MutexGuard<'_, Seat> {
@@ -164,12 +190,31 @@ impl Shared {
     fn serve(&self) {
         loop {
             while !self.queue().is_empty() {
+                self.gather();
                 self.run_group(&mut self.seat());
             }
-            if self.closing.load(Ordering::Acquire) {
+            // Said before the queue is looked at once more, so that whoever comes now either is seen or wakes us.
+            self.asleep.store(true, Ordering::SeqCst);
+            if self.queue().is_empty() {
+                if self.closing.load(Ordering::SeqCst) {
+                    return;
+                }
+                std::thread::park();
+            }
+            self.asleep.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits while callers are still coming in.
+    fn gather(&self) {
+        let mut waiting = self.queue().len();
+        while self.contended.load(Ordering::Acquire) && waiting < GROUP_JOBS_PLENTY {
+            std::thread::sleep(GATHER_TIME);
+            let now = self.queue().len();
+            if now == waiting {
                 return;
             }
-            std::thread::park();
+            waiting = now;
         }
     }
 
@@ -177,7 +222,9 @@ impl Shared {
     fn run_group(&self, seat: &mut Seat) {
         let Some(first) = self.queue().pop_front() else { return };
         let desk = &seat.desk;
-        if let Err(error) = desk.conn.execute_batch("BEGIN IMMEDIATE").at(&desk.path) {
+        if let Err(error) =
+            desk.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&desk.path))
+        {
             (first(Err(error)).reply)(Ok(()));
             return;
         }
@@ -190,7 +237,7 @@ impl Shared {
             let Some(next) = self.queue().pop_front() else { break };
             group.run(desk, next);
         }
-        self.contended.store(group.replies.len() > 1, Ordering::Relaxed);
+        self.contended.store(group.replies.len() > 1, Ordering::Release);
         group.end(desk);
         seat.index_now_and_then();
     }
@@ -231,7 +278,12 @@ impl Group {
     fn end(self, desk: &Desk) {
         let committed = match self.poisoned {
             true => Err(None),
-            false => desk.conn.execute_batch("COMMIT").map_err(Some),
+            false => desk
+                .conn
+                .prepare_cached("COMMIT")
+                .and_then(|mut commit| commit.execute([]))
+                .map(|_| ())
+                .map_err(Some),
         };
         if committed.is_err() {
             let _ = desk.conn.execute_batch("ROLLBACK");
@@ -249,6 +301,7 @@ impl Group {
 
 fn rolled_back(desk: &Desk) -> StoreError {
     let place = desk.path.display().to_string();
-    let what = "a write failed in the middle, and everything that shared its transaction was taken back".to_owned();
+    let what =
+        "a write failed in the middle, and everything that shared its transaction was taken back".to_owned();
     StoreError::Backend { place, what }
 }

@@ -1,0 +1,46 @@
+//! Files that something else has damaged: what is whole is there, what is not is named, and nothing makes it worse. A
+//! command that fails has not changed a byte.
+
+mod jsonl;
+mod sqlite;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::harness::World;
+
+/// The files of a directory, but for what SQLite makes anew each time.
+fn bytes_in(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.is_file() && !path.to_string_lossy().ends_with("-shm"));
+    files.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
+}
+
+/// Commands that must fail with this code, and that must not change a byte.
+fn assert_refused(world: &World, dir: &Path, session: &str, code: &str) -> Vec<String> {
+    let before = bytes_in(dir);
+    let commands = [
+        &["context", session][..],
+        &["events", session],
+        &["inject", session, "--role", "user", "--text", "more"],
+        &["rename", session, "a title"],
+    ];
+    let messages = commands.map(|args| {
+        let error = world.fail(1, args);
+        assert_eq!(error["code"], code, "{args:?}: {error}");
+        error["message"].as_str().unwrap().to_owned()
+    });
+    assert!(bytes_in(dir) == before, "a command that failed changed a file");
+    messages.into()
+}
+
+/// The doctor says that something is wrong, and changes nothing.
+fn assert_ill(world: &World, dir: &Path) -> String {
+    let before = bytes_in(dir);
+    let ran = world.run(&["doctor", "--json"]);
+    assert_eq!(ran.status, Some(1), "{}", ran.out());
+    let code = ran.error()["code"].as_str().unwrap().to_owned();
+    assert!(code == "doctor.findings" || code.starts_with("store."), "{code}");
+    assert!(bytes_in(dir) == before, "the doctor changed a file");
+    ran.out() + &ran.stderr
+}

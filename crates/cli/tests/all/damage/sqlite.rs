@@ -1,0 +1,191 @@
+//! Damaged files of the SQLite store, and files that are not its own.
+
+use std::path::PathBuf;
+
+use super::{assert_ill, assert_refused, bytes_in};
+use crate::actors::{Dice, Injector, assert_healthy, read_log, seed};
+use crate::harness::World;
+use crate::library::{append, look, url};
+
+const PAGE_BYTES: usize = 4_096;
+/// Of a write-ahead log: its header, and a page with the header of its frame.
+const WAL_HEADER_BYTES: usize = 32;
+const FRAME_BYTES: usize = 24 + PAGE_BYTES;
+/// Where the header of a SQLite file says what version of a program wrote it, and which program.
+const USER_VERSION: usize = 60;
+const APPLICATION_ID: usize = 68;
+
+/// A store at rest, in a directory of its own.
+struct Patient {
+    world: World,
+    session: String,
+    dir: PathBuf,
+    file: PathBuf,
+}
+
+impl Patient {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        let file = store.join("store.db");
+        let world = World { url: url("sqlite", &file), dir };
+        let session = seed(&world);
+        world.say(&session, &["u:the second"]);
+        Self { session, dir: world.path("store"), file, world }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.file).unwrap()
+    }
+
+    fn patch(&self, offset: usize, with: &[u8]) {
+        let mut bytes = self.bytes();
+        bytes[offset..offset + with.len()].copy_from_slice(with);
+        std::fs::write(&self.file, bytes).unwrap();
+    }
+
+    fn wal(&self) -> PathBuf {
+        self.dir.join("store.db-wal")
+    }
+
+    /// Leaves a write-ahead log behind, as a process does that is killed.
+    fn leave_wal(&self, messages: usize) {
+        let mut injector = Injector::start(&self.world, &self.session, &[]);
+        for number in 1..=messages {
+            assert_eq!(injector.say(&[&format!("message {number}")]).len(), 1);
+        }
+        injector.kill();
+        assert!(std::fs::metadata(self.wal()).unwrap().len() > 0);
+    }
+
+    fn assert_refused(&self, code: &str) -> Vec<String> {
+        assert_ill(&self.world, &self.dir);
+        assert_refused(&self.world, &self.dir, &self.session, code)
+    }
+}
+
+#[test]
+fn a_closed_store_is_one_file() {
+    let patient = Patient::new();
+    assert_eq!(bytes_in(&patient.dir).into_keys().collect::<Vec<_>>(), [patient.file]);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let patient = Patient::new();
+    let mut dice = Dice::roll();
+    let garbage: Vec<u8> = (0..50_000).map(|_| dice.below(256) as u8).collect();
+    std::fs::write(&patient.file, garbage).unwrap();
+    for message in patient.assert_refused("store.locked") {
+        assert!(message.contains("not a SQLite database"), "{message}");
+    }
+}
+
+#[test]
+fn another_programs_database_is_refused_and_left_alone() {
+    for (application, wal) in [(*b"Note", false), ([0; 4], false), (*b"Note", true)] {
+        let patient = Patient::new();
+        if wal {
+            patient.leave_wal(1);
+        }
+        patient.patch(APPLICATION_ID, &application);
+        for message in patient.assert_refused("store.damaged") {
+            assert!(message.contains("not one of Sapwood's"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_newer_versions_file_is_refused_and_left_alone() {
+    for wal in [false, true] {
+        let patient = Patient::new();
+        if wal {
+            patient.leave_wal(1);
+        }
+        patient.patch(USER_VERSION, &99u32.to_be_bytes());
+        for message in patient.assert_refused("store.too_new") {
+            assert!(message.contains("99"), "{message}");
+        }
+        patient.patch(USER_VERSION, &1u32.to_be_bytes());
+        assert_eq!(read_log(&patient.world, &patient.session).len(), 2 + usize::from(wal));
+    }
+}
+
+#[test]
+fn a_truncated_write_ahead_log_costs_only_what_was_in_the_rest_of_it() {
+    const MESSAGES: usize = 12;
+    let patient = Patient::new();
+    patient.leave_wal(MESSAGES);
+    let (file, wal) = (patient.bytes(), std::fs::read(patient.wal()).unwrap());
+    let whole = read_log(&patient.world, &patient.session);
+    let frames = (WAL_HEADER_BYTES..wal.len()).step_by(FRAME_BYTES);
+    let torn_frames = frames.clone().step_by(3).flat_map(|frame| [frame + 1, frame + 24, frame + 2_000]);
+    let cuts =
+        [0, 1, WAL_HEADER_BYTES - 1, wal.len() - 1, wal.len()].into_iter().chain(frames).chain(torn_frames);
+    let mut lengths = Vec::new();
+    for cut in cuts.filter(|cut| *cut <= wal.len()) {
+        let dir = patient.world.path("cut");
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("store.db"), &file).unwrap();
+        std::fs::write(dir.join("store.db-wal"), &wal[..cut]).unwrap();
+        let url = url("sqlite", &dir.join("store.db"));
+        let found = look(&url, &patient.session).unwrap();
+        assert!(found.findings.is_empty(), "cut at {cut}: {:?}", found.findings);
+        assert_eq!(found.log[..], whole[..found.log.len()], "cut at {cut}");
+        append(&url, &patient.session, &["after the cut"]).unwrap();
+        assert_eq!(look(&url, &patient.session).unwrap().log.len(), found.log.len() + 1);
+        lengths.push((cut, found.log.len()));
+    }
+    lengths.sort_unstable();
+    assert!(lengths.is_sorted_by_key(|(_, length)| *length), "a longer log held less: {lengths:?}");
+    assert_eq!((lengths[0].1, lengths[lengths.len() - 1].1), (2, 2 + MESSAGES));
+}
+
+#[test]
+fn a_truncated_file_is_refused_and_left_alone() {
+    let patient = Patient::new();
+    let whole = patient.bytes();
+    let half = whole.len() / PAGE_BYTES / 2 * PAGE_BYTES;
+    // SQLite takes a file of a single byte for an empty one.
+    for len in [2, 99, 100, 511, 512, PAGE_BYTES, half, half + 100, whole.len() - PAGE_BYTES] {
+        std::fs::write(&patient.file, &whole[..len]).unwrap();
+        let error = patient.world.fail(1, &["ls"]);
+        let code = error["code"].as_str().unwrap();
+        assert!(["store.damaged", "store.locked"].contains(&code), "{len}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("store.db"), "{error}");
+        patient.assert_refused(code);
+    }
+    // SQLite takes what is missing of the last page for zeros; the doctor looks at the length.
+    std::fs::write(&patient.file, &whole[..whole.len() - 1]).unwrap();
+    assert!(assert_ill(&patient.world, &patient.dir).contains("its last 1 bytes are missing"));
+    std::fs::write(&patient.file, whole).unwrap();
+    assert_healthy(&patient.world);
+}
+
+#[test]
+fn a_page_of_nonsense_is_found_by_the_doctor_and_never_read_as_something_else() {
+    let patient = Patient::new();
+    let whole = patient.bytes();
+    let healthy = read_log(&patient.world, &patient.session);
+    for page in 0..whole.len() / PAGE_BYTES {
+        // The first page begins with the file's header; the others with their own.
+        let start = page * PAGE_BYTES + if page == 0 { 100 } else { 0 };
+        let mut bytes = whole.clone();
+        bytes[start..start + 12].fill(0xff);
+        std::fs::write(&patient.file, &bytes).unwrap();
+        match look(&patient.world.url, &patient.session) {
+            Ok(found) => {
+                assert!(!found.findings.is_empty(), "nothing is said about page {}", page + 1);
+                assert_eq!(found.log, healthy, "page {}", page + 1);
+            }
+            Err(error) => assert_eq!(error.code(), "store.damaged", "page {}: {error}", page + 1),
+        }
+        assert!(patient.bytes() == bytes, "looking at page {} changed the file", page + 1);
+    }
+    let ill = assert_ill(&patient.world, &patient.dir);
+    assert!(ill.contains("store.db"), "{ill}");
+    std::fs::write(&patient.file, whole).unwrap();
+    assert_healthy(&patient.world);
+}

@@ -1,0 +1,186 @@
+//! A disk that is full, and one that cannot be written. Each test gets a small file system of its own, in a mount
+//! namespace of its own: the test starts itself again in there, and all of it is gone when that process ends.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::actors::{Dice, Injector, Said, assert_healthy, read_log, seed};
+use crate::harness::World;
+use crate::library::url;
+
+/// Says that the process is the one inside.
+const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
+
+#[test]
+fn a_disk_that_fills_up_costs_nothing_that_was_acknowledged() {
+    in_own_mounts("disk::a_disk_that_fills_up_costs_nothing_that_was_acknowledged", |scheme| {
+        let disk = SmallDisk::mount(scheme);
+        let session = seed(&disk.world);
+        disk.fill(400_000);
+        let mut log = read_log(&disk.world, &session);
+        log.extend(inject_until_full(&disk, &session));
+        assert_eq!(read_log(&disk.world, &session), log);
+        assert_healthy(&disk.world);
+        disk.make_room();
+        disk.world.say(&session, &["u:there is room again"]);
+        assert_eq!(read_log(&disk.world, &session)[..log.len()], log);
+        assert_eq!(read_log(&disk.world, &session).len(), log.len() + 1);
+        assert_healthy(&disk.world);
+    });
+}
+
+#[test]
+fn a_disk_without_a_free_byte_is_named_and_nothing_hangs() {
+    in_own_mounts("disk::a_disk_without_a_free_byte_is_named_and_nothing_hangs", |scheme| {
+        let disk = SmallDisk::mount(scheme);
+        let session = seed(&disk.world);
+        disk.fill(usize::MAX);
+        let long = "x".repeat(100_000);
+        let error = disk.world.fail(1, &["inject", &session, "--role", "user", "--text", &long]);
+        assert_eq!(error["code"], "store.disk_full");
+        // Reading may need a little room too; then it says so in the same words.
+        let ran = disk.world.run(&["ls", "--json"]);
+        assert!(ran.status == Some(0) || ran.error()["code"] == "store.disk_full", "{}", ran.stderr);
+        disk.make_room();
+        assert_eq!(disk.world.texts(&session, None), ["the first"]);
+        disk.world.say(&session, &["u:there is room again"]);
+        assert_healthy(&disk.world);
+    });
+}
+
+#[test]
+fn a_store_that_cannot_be_written_can_be_read() {
+    in_own_mounts("disk::a_store_that_cannot_be_written_can_be_read", |scheme| {
+        let disk = SmallDisk::mount(scheme);
+        let session = seed(&disk.world);
+        disk.world.say(&session, &["u:ferns and moss"]);
+        assert_eq!(disk.world.lines(&["search", "moss"]).len(), 1);
+        disk.remount("ro");
+        assert_eq!(disk.world.lines(&["ls"]).len(), 1);
+        assert_eq!(disk.world.texts(&session, None), ["the first", "ferns and moss"]);
+        assert_eq!(disk.world.lines(&["search", "moss"]).len(), 1);
+        assert_eq!(read_log(&disk.world, &session).len(), 2);
+        assert_healthy(&disk.world);
+        for args in [
+            &["inject", &session, "--role", "user", "--text", "more"][..],
+            &["rename", &session, "a title"],
+            &["erase", &session, "--yes"],
+        ] {
+            let error = disk.world.fail(1, args);
+            assert_eq!(error["code"], "store.read_only", "{args:?}: {error}");
+            assert!(error["message"].as_str().unwrap().contains("store."), "{error}");
+        }
+        disk.remount("rw");
+        disk.world.say(&session, &["u:more"]);
+        assert_eq!(disk.world.texts(&session, None).len(), 3);
+    });
+}
+
+/// Appends until there is no room. Returns what was acknowledged.
+fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
+    let mut dice = Dice::roll();
+    let mut injector = Injector::start(&disk.world, session, &[]);
+    let mut said = Vec::new();
+    for number in 1..=1_000 {
+        let text = format!("message {number} {}", dice.letters(3_000));
+        let Some(ack) = injector.say(&[&text]).pop() else { break };
+        said.push(Said { ack, text });
+    }
+    let ran = injector.finish();
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    let error = ran.error();
+    assert_eq!(error["code"], "store.disk_full");
+    assert!(error["message"].as_str().unwrap().contains(disk.root().to_str().unwrap()), "{error}");
+    assert!(!said.is_empty());
+    said
+}
+
+/// A megabyte, and a store on it.
+struct SmallDisk {
+    world: World,
+}
+
+impl SmallDisk {
+    fn mount(scheme: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("mnt");
+        std::fs::create_dir(&root).unwrap();
+        let world = World { url: url(scheme, &root.join(format!("store.{scheme}"))), dir };
+        run("mount", &["-t", "tmpfs", "-o", "size=1m", "sapwood-test", root.to_str().unwrap()]);
+        Self { world }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.world.path("mnt")
+    }
+
+    fn remount(&self, how: &str) {
+        run("mount", &["-o", &format!("remount,{how}"), self.root().to_str().unwrap()]);
+    }
+
+    /// Takes so many bytes, or all there are.
+    fn fill(&self, bytes: usize) {
+        let mut filler = std::fs::File::create(self.root().join("filler")).unwrap();
+        let page = [0; 4_096];
+        for _ in 0..bytes / page.len() {
+            if filler.write_all(&page).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.root().join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.root()).status();
+    }
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs a check on each store where it may mount file systems.
+fn in_own_mounts(test: &str, check: impl Fn(&str)) {
+    if std::env::var_os(INSIDE).is_some() {
+        for scheme in ["sqlite", "jsonl"] {
+            eprintln!("--- {scheme}");
+            check(scheme);
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    match ["-rm", "-m"].map(|way| try_mount(way, dir.path()).map(|()| way)) {
+        [Ok(way), _] | [Err(_), Ok(way)] => run_inside(way, test),
+        [Err(as_user), Err(as_root)] => {
+            // Straight to stderr: what a passing test prints with eprintln! nobody sees.
+            let why = format!("SKIPPED {test}: it may not mount a file system: {as_user}; {as_root}");
+            let _ = writeln!(std::io::stderr(), "{why}");
+        }
+    }
+}
+
+fn try_mount(way: &str, dir: &Path) -> Result<(), String> {
+    let output =
+        Command::new("unshare").args([way, "mount", "-t", "tmpfs", "sapwood-test"]).arg(dir).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(format!("unshare: {error}")),
+    }
+}
+
+fn run_inside(way: &str, test: &str) {
+    let mut command = Command::new("unshare");
+    command.arg(way).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    let output = command.env(INSIDE, "yes").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "there is no test {test}: {said}");
+}

@@ -1,0 +1,48 @@
+//! A store looked at in this process: quicker than the binary where hundreds of stores have to be opened.
+
+use std::path::Path;
+
+use sapwood::core::port::store::Repair;
+use sapwood::store::OpenOptions;
+use sapwood::{Principal, Scope, TenantId};
+
+use crate::actors::{Ack, Said};
+
+/// What a store holds, and what the doctor says about it.
+pub struct Look {
+    pub log: Vec<Said>,
+    /// The rule of each finding, and what was found.
+    pub findings: Vec<(&'static str, String)>,
+}
+
+/// The URL of a store of this kind.
+pub fn url(scheme: &str, path: &Path) -> String {
+    format!("{scheme}:{}", path.display())
+}
+
+/// Opens a store, reads a session, and asks the doctor. The store is closed again.
+pub fn look(url: &str, session: &str) -> Result<Look, sapwood::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let engine = sapwood::open_engine(url, OpenOptions::default())?;
+        let scope = Scope::operator(TenantId::local(), Principal::System);
+        let diagnosis = engine.diagnose(&scope, Repair::No, |_| {}).await?;
+        let findings = diagnosis.findings.into_iter().map(|found| (found.rule, format!("{found:?}")));
+        let context = engine.context(&scope, &session.parse().unwrap(), None).await?;
+        let said = context.messages.iter().map(|message| {
+            let (seq, id) = message.entry.unwrap();
+            Said { ack: Ack { seq: u64::from(seq.0), id: id.to_string() }, text: message.text() }
+        });
+        Ok(Look { log: said.collect(), findings: findings.collect() })
+    })
+}
+
+/// Appends messages as one batch.
+pub fn append(url: &str, session: &str, texts: &[&str]) -> Result<(), sapwood::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let sapwood = sapwood::Sapwood::open(url)?;
+        let bodies = texts.iter().map(|text| sapwood::user_text(*text)).collect();
+        sapwood.inject(&session.parse().unwrap(), bodies).await
+    })
+}

@@ -1,0 +1,199 @@
+//! The power goes while messages are being written. A real run is recorded with strace, and for moments all through it
+//! the directory is rebuilt as the cut would leave it: what was synced is there, what was not may be gone, or half there.
+//! Then the store must open, hold everything that had been acknowledged (I3), whole batches only (I4), and be sound.
+//!
+//! The harness proves itself: with durability `normal`, which promises nothing of the kind, it must find losses.
+
+mod platter;
+mod trace;
+
+use std::path::{Path, PathBuf};
+
+use crate::actors::{Ack, Dice, Injector};
+use crate::harness::{World, id, log_file, user};
+use crate::library::{look, url};
+use platter::{Mercy, Platter};
+use trace::{Step, read_traces, require_strace, traced};
+
+/// Random moments at which the power goes, with a random part of what was not synced on the disk.
+const RANDOM_CUTS: u64 = 400;
+
+#[test]
+fn sqlite_keeps_what_it_acknowledged_when_the_power_goes() {
+    let recording = Recording::make("sqlite", "full");
+    assert_eq!(recording.count_losses_at_every_sync(), 0);
+    recording.check_random_cuts();
+}
+
+#[test]
+fn jsonl_keeps_what_it_acknowledged_when_the_power_goes() {
+    let recording = Recording::make("jsonl", "full");
+    assert_eq!(recording.count_losses_at_every_sync(), 0);
+    recording.check_random_cuts();
+}
+
+#[test]
+fn the_same_check_finds_what_normal_durability_loses() {
+    for scheme in ["sqlite", "jsonl"] {
+        let recording = Recording::make(scheme, "normal");
+        assert_ne!(recording.count_losses_at_every_sync(), 0, "this harness would not notice a loss");
+    }
+}
+
+/// What happened to a store, from nothing on.
+struct Recording {
+    world: World,
+    scheme: &'static str,
+    steps: Vec<Step>,
+    /// What was sent, in order.
+    texts: Vec<String>,
+    acks: Vec<Ack>,
+}
+
+impl Recording {
+    /// Makes a store with two sessions, writes to one of them, erases the other meanwhile (which folds the write-ahead
+    /// log of SQLite into its file and begins it anew), and goes on in another process.
+    fn make(scheme: &'static str, durability: &str) -> Self {
+        require_strace();
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("disk");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(dir.path().join("sapwood.toml"), format!("durability = {durability:?}\n")).unwrap();
+        let world = World { dir, url: url(scheme, &place(scheme, &root)) };
+        let mut recording = Self { world, scheme, steps: Vec::new(), texts: Vec::new(), acks: Vec::new() };
+        let mut dice = Dice::roll();
+        recording.record_import();
+        recording.record_writing(&mut dice, true);
+        recording.record_writing(&mut dice, false);
+        assert_eq!(recording.acks.len(), recording.texts.len());
+        recording
+    }
+
+    fn root(&self) -> PathBuf {
+        self.world.path("disk")
+    }
+
+    fn record_import(&mut self) {
+        let files = ["seeded", "other"].map(|session| {
+            let file = self.world.path(&format!("{session}.log"));
+            std::fs::write(&file, log_file(session, &[(None, user("the first"))])).unwrap();
+            file.to_str().unwrap().to_owned()
+        });
+        let trace = self.world.path("import.trace");
+        self.run_traced(&["import", "--json", &files[0], &files[1]], &trace);
+        self.texts.push("the first".to_owned());
+        self.take_steps(&[trace]);
+    }
+
+    /// Messages alone and in batches, each sent when the one before is acknowledged.
+    fn record_writing(&mut self, dice: &mut Dice, erase_other: bool) {
+        let trace = self.world.path("inject.trace");
+        let mut traces = vec![trace.clone()];
+        let inject = self.world.command(&["inject", "seeded", "--message", "-", "--json"]);
+        let mut injector = Injector::of(traced(&inject, &trace));
+        for batch in 0..16 {
+            if erase_other && batch == 8 {
+                traces.push(self.world.path("erase.trace"));
+                self.run_traced(&["erase", "other", "--yes"], &traces[1]);
+            }
+            let count = [1, 1, 1, 4][dice.below(4) as usize];
+            let texts: Vec<String> = (0..count)
+                .map(|number| {
+                    let length = dice.below(2_500);
+                    format!("batch {batch} message {number} {}", dice.letters(length))
+                })
+                .collect();
+            let acks = injector.say(&texts.iter().map(String::as_str).collect::<Vec<&str>>());
+            assert_eq!(acks.len(), texts.len(), "{}", injector.finish().stderr);
+            self.texts.extend(texts);
+        }
+        assert_eq!(injector.finish().status, Some(0));
+        self.take_steps(&traces);
+    }
+
+    fn run_traced(&self, args: &[&str], trace: &Path) {
+        let output = traced(&self.world.command(args), trace).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn take_steps(&mut self, traces: &[PathBuf]) {
+        let steps = read_traces(traces, &self.root());
+        self.acks.extend(steps.iter().flat_map(acks_of));
+        self.steps.extend(steps);
+    }
+
+    /// How often a cut just before a sync, or at the end, breaks a promise, if nothing lasts that was not synced. Between
+    /// two syncs nothing changes but what was acknowledged.
+    fn count_losses_at_every_sync(&self) -> usize {
+        let (mut platter, mut acked, mut losses) = (Platter::new(&self.root()), 0, 0);
+        for step in self.steps.iter().map(Some).chain([None]) {
+            if matches!(step, Some(Step::Sync { .. }) | None) {
+                platter.cut_power(Mercy::None, &self.world.path("rebuilt"));
+                losses += usize::from(self.is_broken(acked));
+            }
+            platter.apply(step.unwrap_or(&Step::Said { bytes: Vec::new() }));
+            acked += step.map_or(0, |step| acks_of(step).len());
+        }
+        losses
+    }
+
+    fn check_random_cuts(&self) {
+        let mut dice = Dice::roll();
+        let (mut platter, mut acked) = (Platter::new(&self.root()), 0);
+        for (number, step) in self.steps.iter().enumerate() {
+            platter.apply(step);
+            acked += acks_of(step).len();
+            if dice.below(self.steps.len() as u64) < RANDOM_CUTS {
+                platter.cut_power(Mercy::Some(&mut dice), &self.world.path("rebuilt"));
+                assert!(!self.is_broken(acked), "after step {number}");
+            }
+        }
+    }
+
+    /// Whether the rebuilt store breaks a promise; says which.
+    fn is_broken(&self, acked: usize) -> bool {
+        let broken = self.check_rebuilt(acked);
+        if let Err(what) = &broken {
+            eprintln!("{} of {} were acknowledged: {what}", acked, self.texts.len());
+        }
+        broken.is_err()
+    }
+
+    fn check_rebuilt(&self, acked: usize) -> Result<(), String> {
+        let found = match look(&url(self.scheme, &place(self.scheme, &self.world.path("rebuilt"))), "seeded")
+        {
+            Err(error) if error.code() == "session.not_found" && acked == 0 => return Ok(()),
+            Err(error) => return Err(format!("{}: {error}", error.code())),
+            Ok(found) => found,
+        };
+        if found.log.len() < acked {
+            return Err(format!("{} are there", found.log.len()));
+        }
+        for (at, said) in found.log.iter().enumerate() {
+            if said.text != self.texts[at] || said.ack != self.acks[at] {
+                return Err(format!("message {} is not the one that was sent", at + 1));
+            }
+        }
+        match found.findings.iter().find(|(rule, _)| *rule != "torn") {
+            Some((_, what)) => Err(format!("the doctor found {what}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where in a directory the store is.
+fn place(scheme: &str, root: &Path) -> PathBuf {
+    if scheme == "sqlite" { root.join("store.db") } else { root.to_owned() }
+}
+
+/// What a step acknowledged in the session that is written to.
+fn acks_of(step: &Step) -> Vec<Ack> {
+    let Step::Said { bytes } = step else { return Vec::new() };
+    let lines = std::str::from_utf8(bytes).unwrap().lines();
+    let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap_or_default());
+    let acks = lines.filter_map(|line| match line["seq"].as_u64() {
+        Some(_) => Some(Ack::parse(&line.to_string())),
+        None => (line["session"] == "seeded").then(|| Ack { seq: 1, id: id(1) }),
+    });
+    acks.collect()
+}

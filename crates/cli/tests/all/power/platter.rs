@@ -1,0 +1,161 @@
+//! A disk that can lose its power: what is sure to be there, and what may be.
+//!
+//! A write, a truncation and a new name are sure to last only after a sync. The rules, chosen to be at least as hard as
+//! ext4 with its default options is:
+//!
+//! - A sync of a file makes all its writes last, and its own name too: that is what ext4 does when a new file is synced
+//!   (the name is in the same journal transaction). POSIX alone would ask for a sync of the directory.
+//! - A sync of the directory makes all names, new, gone and changed, last.
+//! - What was not synced is gone ([`Mercy::None`]), or any part of it is there, in sectors of 512 bytes
+//!   ([`Mercy::Some`]), whatever order it was written in.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::trace::Step;
+use crate::actors::Dice;
+
+const SECTOR_BYTES: usize = 512;
+
+/// What becomes of writes that were not synced.
+pub enum Mercy<'a> {
+    None,
+    Some(&'a mut Dice),
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Truncate(usize),
+}
+
+#[derive(Clone, Default)]
+struct File {
+    lasting: Vec<u8>,
+    pending: Vec<Change>,
+    /// With everything that is pending.
+    len: usize,
+}
+
+#[derive(Clone, Default)]
+pub struct Platter {
+    root: PathBuf,
+    files: Vec<File>,
+    names: BTreeMap<PathBuf, usize>,
+    lasting_names: BTreeMap<PathBuf, usize>,
+}
+
+impl Platter {
+    /// An empty directory.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), ..Self::default() }
+    }
+
+    pub fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Create { path } if self.names.contains_key(path) => {}
+            Step::Create { path } => {
+                self.names.insert(path.clone(), self.files.len());
+                self.files.push(File::default());
+            }
+            Step::Write { path, offset, bytes } => self.file(path).write(*offset, bytes),
+            Step::Truncate { path, len } => self.file(path).change(Change::Truncate(*len)),
+            Step::Sync { path } if *path == self.root => self.lasting_names = self.names.clone(),
+            Step::Sync { path } => {
+                self.file(path).sync();
+                self.lasting_names.insert(path.clone(), self.names[path]);
+            }
+            Step::Unlink { path } => drop(self.names.remove(path)),
+            Step::Rename { from, to } => {
+                let file = self.names.remove(from).unwrap();
+                self.names.insert(to.clone(), file);
+            }
+            Step::Said { .. } => {}
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> &mut File {
+        let number = *self.names.get(path).unwrap_or_else(|| panic!("{} was never made", path.display()));
+        &mut self.files[number]
+    }
+
+    /// Writes what a power cut now would leave into a directory, which is emptied first.
+    pub fn cut_power(&self, mut mercy: Mercy<'_>, into: &Path) {
+        let _ = std::fs::remove_dir_all(into);
+        std::fs::create_dir_all(into).unwrap();
+        for (path, number) in self.surviving_names(&mut mercy) {
+            let bytes = self.files[number].surviving(&mut mercy);
+            std::fs::write(into.join(path.strip_prefix(&self.root).unwrap()), bytes).unwrap();
+        }
+    }
+
+    fn surviving_names(&self, mercy: &mut Mercy<'_>) -> BTreeMap<PathBuf, usize> {
+        let Mercy::Some(dice) = mercy else { return self.lasting_names.clone() };
+        let mut names = BTreeMap::new();
+        for path in self.names.keys().chain(self.lasting_names.keys()) {
+            let from = if dice.coin() { &self.names } else { &self.lasting_names };
+            let lasts = self.names.get(path) == self.lasting_names.get(path);
+            let number = if lasts { self.names.get(path) } else { from.get(path) };
+            if !names.contains_key(path) {
+                names.insert(path.clone(), number.copied());
+            }
+        }
+        names.into_iter().filter_map(|(path, number)| Some((path, number?))).collect()
+    }
+}
+
+impl File {
+    fn write(&mut self, offset: Option<usize>, bytes: &[u8]) {
+        self.change(Change::Write(offset.unwrap_or(self.len), bytes.to_vec()));
+    }
+
+    fn change(&mut self, change: Change) {
+        self.len = match &change {
+            Change::Write(offset, bytes) => self.len.max(offset + bytes.len()),
+            Change::Truncate(len) => *len,
+        };
+        self.pending.push(change);
+    }
+
+    fn sync(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            match change {
+                Change::Write(offset, bytes) => put(&mut self.lasting, offset, &bytes),
+                Change::Truncate(len) => self.lasting.resize(len, 0),
+            }
+        }
+    }
+
+    fn surviving(&self, mercy: &mut Mercy<'_>) -> Vec<u8> {
+        let mut bytes = self.lasting.clone();
+        let Mercy::Some(dice) = mercy else { return bytes };
+        for change in &self.pending {
+            match (change, dice.below(3)) {
+                (_, 0) => {}
+                (Change::Truncate(len), _) => bytes.resize(*len, 0),
+                (Change::Write(offset, new), 1) => put(&mut bytes, *offset, new),
+                (Change::Write(offset, new), _) => put_some_sectors(&mut bytes, *offset, new, dice),
+            }
+        }
+        bytes
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    if bytes.len() < offset + new.len() {
+        bytes.resize(offset + new.len(), 0);
+    }
+    bytes[offset..offset + new.len()].copy_from_slice(new);
+}
+
+/// Each sector of the write, as sectors lie on the disk, makes it or does not.
+fn put_some_sectors(bytes: &mut Vec<u8>, offset: usize, new: &[u8], dice: &mut Dice) {
+    let mut at = 0;
+    while at < new.len() {
+        let end = new.len().min(at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES);
+        if dice.coin() {
+            put(bytes, offset + at, &new[at..end]);
+        }
+        at = end;
+    }
+}
