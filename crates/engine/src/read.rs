@@ -195,20 +195,10 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        mut after: Seq,
-        mut visit: impl FnMut(Entry),
+        after: Seq,
+        visit: impl FnMut(Entry),
     ) -> Result<()> {
-        loop {
-            let records = self.store.read_after(scope, session, after, PAGE_RECORDS).await?;
-            let full = records.len() == PAGE_RECORDS;
-            for record in records {
-                after = record.meta.seq;
-                visit(record.into_entry().map_err(|source| unreadable(session, source))?);
-            }
-            if !full {
-                return Ok(());
-            }
-        }
+        self.each(scope, session, None, after, visit).await
     }
 
     pub(crate) async fn each_of_kinds(
@@ -216,17 +206,32 @@ impl Engine {
         scope: &Scope,
         session: &SessionId,
         kinds: &[Kind],
+        visit: impl FnMut(Entry),
+    ) -> Result<()> {
+        self.each(scope, session, Some(kinds), Seq::ZERO, visit).await
+    }
+
+    /// Pages through a log, or through what is of some kinds in it.
+    async fn each(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: Option<&[Kind]>,
+        mut after: Seq,
         mut visit: impl FnMut(Entry),
     ) -> Result<()> {
-        let mut after = Seq::ZERO;
         loop {
-            let records = self.store.read_kinds(scope, session, kinds, after, PAGE_RECORDS).await?;
-            let full = records.len() == PAGE_RECORDS;
+            let records = match kinds {
+                Some(kinds) => self.store.read_kinds(scope, session, kinds, after, PAGE_RECORDS).await?,
+                None => self.store.read_after(scope, session, after, PAGE_RECORDS).await?,
+            };
+            let is_full = records.len() == PAGE_RECORDS;
             for record in records {
                 after = record.meta.seq;
-                visit(record.into_entry().map_err(|source| unreadable(session, source))?);
+                let unreadable = |source| EngineError::Unreadable { session: session.clone(), source };
+                visit(record.into_entry().map_err(unreadable)?);
             }
-            if !full {
+            if !is_full {
                 return Ok(());
             }
         }
@@ -241,6 +246,19 @@ pub fn parse_state(name: &str) -> Result<SessionState> {
     })
 }
 
-pub(crate) fn unreadable(session: &SessionId, source: sapwood_core::entry::codec::CodecError) -> EngineError {
-    EngineError::Unreadable { session: session.clone(), source }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_send(_: impl Send) {}
+
+    /// A server runs them on whatever thread is free; this test is that it compiles.
+    #[test]
+    fn projections_can_move_between_threads() {
+        let _ = |engine: Engine, scope: Scope, session: SessionId| {
+            is_send(engine.feed(&scope, &session));
+            is_send(engine.tree(&scope, &session));
+            is_send(engine.context(&scope, &session, None));
+        };
+    }
 }

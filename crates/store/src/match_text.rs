@@ -5,11 +5,13 @@
 //! back where words have to stand together. Its tokenizer is `unicode61 remove_diacritics 0`, so that both agree.
 
 use std::collections::{HashSet, VecDeque};
-use std::hash::BuildHasher;
 use std::ops::Range;
 
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
+/// The FNV-1a hash, 64 bits.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 /// Characters of a snippet, and how many of them may stand before the first match.
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
@@ -62,19 +64,45 @@ fn skip(text: &str, at: usize, wanted: impl Fn(bool) -> bool) -> usize {
 
 /// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see.
 pub fn distinct_words(text: &str) -> String {
-    let lower = if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() };
-    let hasher = foldhash::fast::FixedState::default();
-    // Words are told apart by 64 bits of hash; two of one text that share them would be a wonder.
-    let mut seen = HashSet::with_capacity_and_hasher(lower.len() / 12, foldhash::fast::FixedState::default());
+    if text.is_ascii() {
+        return distinct_ascii_words(text.as_bytes());
+    }
+    let lower = text.to_lowercase();
+    let mut seen = HashSet::new();
     let mut words = String::with_capacity(lower.len() / 2);
     for span in spans_of(&lower) {
         let word = &lower[span];
-        if seen.insert(hasher.hash_one(word)) {
+        if seen.insert(word) {
             words.push_str(word);
             words.push(' ');
         }
     }
     words
+}
+
+/// The same for ASCII, in one pass: this runs for every byte that is appended. Words are told apart by 64 bits of hash; two
+/// of one text that share them would be a wonder.
+fn distinct_ascii_words(text: &[u8]) -> String {
+    let mut seen: HashSet<u64, foldhash::fast::FixedState> =
+        HashSet::with_capacity_and_hasher(text.len() / 12, foldhash::fast::FixedState::default());
+    let mut words: Vec<u8> = Vec::with_capacity(text.len() / 2 + 1);
+    let (mut start, mut hash) = (0, FNV_OFFSET);
+    for byte in text.iter().chain(b" ") {
+        if byte.is_ascii_alphanumeric() {
+            let lower = byte.to_ascii_lowercase();
+            words.push(lower);
+            hash = (hash ^ u64::from(lower)).wrapping_mul(FNV_PRIME);
+        } else if words.len() > start {
+            if seen.insert(hash) {
+                words.push(b' ');
+                start = words.len();
+            } else {
+                words.truncate(start);
+            }
+            hash = FNV_OFFSET;
+        }
+    }
+    String::from_utf8(words).unwrap_or_default()
 }
 
 /// Whether a word of a text is the wanted one, which is in lower case.
@@ -192,6 +220,14 @@ fn pieces_of(text: &str) -> Vec<(&str, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_word_is_there_once_in_lower_case() {
+        assert_eq!(distinct_words("The end, the END; Über uns_uns"), "the end über uns ");
+        assert_eq!(distinct_words("a_b a-b (A)"), "a b ");
+        assert_eq!(distinct_words("  "), "");
+        assert_eq!(distinct_words(""), "");
+    }
 
     #[test]
     fn words_phrases_and_prefixes_match() {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::upcast::{LOG_VERSION, upcast};
 use super::{Body, Kind};
+use crate::content::Part;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
@@ -21,7 +22,7 @@ pub enum CodecError {
 
 /// Writes a body. serde_json stops reading at a nesting of 128, and what was read cannot be deeper when written.
 pub fn encode(body: &Body) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
+    let mut out = Vec::with_capacity(encoded_bytes_estimate(body));
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(body.kind().as_str().as_bytes());
     out.push(b'"');
@@ -35,6 +36,18 @@ pub fn encode(body: &Body) -> Vec<u8> {
         out[fields_start] = b',';
     }
     out
+}
+
+/// Enough for most bodies, so that the buffer does not have to grow.
+fn encoded_bytes_estimate(body: &Body) -> usize {
+    let parts = body.parts().iter().map(|part| match part {
+        Part::Text(text) => text.text.len(),
+        Part::Reasoning(reasoning) => reasoning.text.len(),
+        Part::ToolCall(call) => call.input.get().len() + 64,
+        Part::Media(_) => 256,
+    });
+    let text: usize = parts.sum();
+    256 + text + text / 8
 }
 
 /// Reads a body whose kind is known. Bytes of an older format version are brought up to date first.

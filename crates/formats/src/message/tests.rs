@@ -1,3 +1,5 @@
+//! What messages may look like, and what is said about those that may not.
+
 use proptest::prelude::*;
 use sapwood_core::content::Reasoning;
 use sapwood_core::entry::Usage;

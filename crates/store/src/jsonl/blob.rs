@@ -1,6 +1,5 @@
 //! Blobs: a file each, named by its hash, and beside it who put it there.
 
-use std::fs;
 use std::io::Write;
 
 use sapwood_core::port::store::{BLOB_BYTES_MAX, Result};
@@ -8,8 +7,8 @@ use sapwood_core::{BlobHash, Principal, StoreError};
 
 use super::disk::{self, At, sync, sync_dir};
 use super::layout::Layout;
-use crate::Durability;
 use crate::rules::damaged;
+use crate::{Durability, private};
 
 pub fn put(layout: &Layout, by: &Principal, bytes: &[u8], durability: Durability) -> Result<BlobHash> {
     if bytes.len() > BLOB_BYTES_MAX {
@@ -17,7 +16,7 @@ pub fn put(layout: &Layout, by: &Principal, bytes: &[u8], durability: Durability
     }
     let blob = BlobHash::of(bytes);
     let dir = layout.blobs();
-    fs::create_dir_all(&dir).at(&dir)?;
+    private::create_dir(&dir).at(&dir)?;
     if !was_put_by(layout, &blob, by)? {
         let path = layout.blob_putters(&blob);
         let mut putters = disk::open_to_append(&path)?;

@@ -1,6 +1,6 @@
 //! Files: locks, atomic replacement, what goes wrong in our own words.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-use crate::Durability;
+use crate::{Durability, private};
 
 /// How long to wait for somebody else's lock, and how often to look.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -98,7 +98,7 @@ pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> 
 }
 
 fn write_whole(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
-    let mut file = File::create_new(path).at(path)?;
+    let mut file = private::file_options().write(true).create_new(true).open(path).at(path)?;
     file.write_all(bytes).at(path)?;
     sync(&file, path, durability)
 }
@@ -139,5 +139,5 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
 
 /// Opens a file for appending, and makes it if it is not there.
 pub fn open_to_append(path: &Path) -> Result<File> {
-    OpenOptions::new().read(true).append(true).create(true).open(path).at(path)
+    private::file_options().read(true).append(true).create(true).open(path).at(path)
 }

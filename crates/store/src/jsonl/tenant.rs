@@ -20,6 +20,7 @@ use super::index::Index;
 use super::layout::{Layout, id_of_stem};
 use crate::admit::admit;
 use crate::logbook::Shelf;
+use crate::private;
 use crate::rules::damaged;
 
 /// Sessions kept in memory: those on disk are read again, those that are not yet worth writing are lost.
@@ -62,7 +63,7 @@ impl TenantDir {
         if let Some(file) = &self.lock_file {
             return Ok(Arc::clone(file));
         }
-        fs::create_dir_all(&self.layout.dir).at(&self.layout.dir)?;
+        private::create_dir(&self.layout.dir).at(&self.layout.dir)?;
         let file = Arc::new(disk::open_to_append(&self.layout.lock())?);
         self.lock_file = Some(Arc::clone(&file));
         Ok(file)

@@ -20,7 +20,7 @@ const STATEMENTS_MAX: usize = 64;
 /// Page cache of one connection.
 const CACHE_KIB: i64 = 16 << 10;
 /// The file's first bytes are mapped rather than read, where the platform can.
-const MMAP_BYTES: i64 = 256 << 20;
+const MMAP_BYTES: i64 = 64 << 20;
 /// Pages in the write-ahead log before it is copied into the file.
 const CHECKPOINT_PAGES: u32 = 4_000;
 /// A log that a burst has blown up is cut back to this.
@@ -65,9 +65,10 @@ impl Desk {
     fn tune(&self, mode: Mode, durability: Durability) -> rusqlite::Result<()> {
         let conn = &self.conn;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        conn.pragma_update(None, "mmap_size", MMAP_BYTES)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
-        if mode == Mode::Write {
+        if mode == Mode::Read {
+            conn.pragma_update(None, "mmap_size", MMAP_BYTES)?;
+        } else {
             conn.pragma_update(None, "foreign_keys", true)?;
             conn.pragma_update(None, "secure_delete", true)?;
             conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;

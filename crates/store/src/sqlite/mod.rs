@@ -24,7 +24,6 @@ mod session;
 mod sight;
 mod writer;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -38,8 +37,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
 use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
-use crate::rules;
-use crate::{Durability, OpenOptions};
+use crate::{Durability, OpenOptions, private, rules};
 use desk::{Desk, Mode};
 use fault::Fault;
 use log::LogRows;
@@ -85,17 +83,13 @@ impl SqliteStore {
     }
 }
 
-/// A session store is nobody else's to read: the file is made for its owner alone.
+/// SQLite would make the file readable for others.
 fn make_private_file(path: &Path) -> Result<()> {
     let failed = |source| StoreError::Io { place: path.display().to_string(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::create_dir_all(parent).map_err(failed)?;
+        private::create_dir(parent).map_err(failed)?;
     }
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
+    match private::file_options().write(true).create_new(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(source) => Err(failed(source)),

@@ -104,10 +104,12 @@ fn to_json(summary: &Summary) -> String {
 }
 
 pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {
-    match id_is_taken(desk, scope, &new.id)? {
-        Some(row) => return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed),
-        None => insert(desk, scope, &Summary::new(new, scope.principal.clone()), None)?,
-    };
+    if let Some(row) = id_is_taken(desk, scope, &new.id)? {
+        // Somebody else's: that the id cannot be had is all that is said.
+        let taken = |_| StoreError::Exists { session: new.id.clone() };
+        return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
+    }
+    insert(desk, scope, &Summary::new(new, scope.principal.clone()), None)?;
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
     write_line(desk, scope, note, new.at)?;
     Ok(Created::New)

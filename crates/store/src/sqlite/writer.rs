@@ -92,30 +92,30 @@ impl Writer {
             let outcome = desk.and_then(work);
             let failed = outcome.is_err();
             let reply = move |committed: Result<()>| {
-                // A caller that has gone away is no reason to fail: the entries are written all the same.
-                let _ = sender.send(committed.and(outcome));
+                // Its own error says more than that of the commit it spoilt. A caller that has gone away is no reason to
+                // fail: the entries are written all the same.
+                let _ = sender.send(outcome.and_then(|done| committed.map(|()| done)));
             };
             Done { reply: Box::new(reply), failed }
         };
         let is_first = self.shared.enqueue(Box::new(job));
+        let left = Left(self);
         if is_first {
             // Other tasks of this thread that are ready to append come first, so that one commit serves them too.
             tokio::task::yield_now().await;
         }
         self.get_it_done();
+        drop(left);
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Commits the queue here if nobody is writing, and sees to it that somebody does otherwise.
+    /// Commits the queue here if nobody is writing. What is left then is [`Left`] to the thread.
     fn get_it_done(&self) {
         if !self.shared.contended.load(Ordering::Acquire)
             && !self.shared.queue().is_empty()
             && let Some(mut seat) = self.shared.try_seat()
         {
             blocking(|| self.shared.run_group(&mut seat));
-        }
-        if !self.shared.queue().is_empty() {
-            self.wake();
         }
     }
 
@@ -132,6 +132,17 @@ impl Writer {
         let outcome = blocking(|| work(&self.shared.seat().desk));
         self.wake();
         outcome
+    }
+}
+
+/// A caller that has left a job in the queue. If it goes away before it saw to it, the thread does.
+struct Left<'w>(&'w Writer);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        if !self.0.shared.queue().is_empty() {
+            self.0.wake();
+        }
     }
 }
 

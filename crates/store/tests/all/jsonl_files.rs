@@ -608,7 +608,6 @@ const KILLED_DIR: &str = "SAPWOOD_TEST_KILLED_DIR";
 
 /// Not a test of its own: what runs in the process that is killed. Says each append that was acknowledged.
 #[test]
-#[ignore = "runs only inside nothing_acknowledged_is_lost_when_a_writer_is_killed"]
 fn writer_that_is_killed() {
     let Ok(dir) = std::env::var(KILLED_DIR) else { return };
     block_on(async {
@@ -628,7 +627,7 @@ fn nothing_acknowledged_is_lost_when_a_writer_is_killed() {
     block_on(told(&open(dir.path()), "s", &["start"]));
     for round in 0..10_u64 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "jsonl_files::writer_that_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "jsonl_files::writer_that_is_killed", "--nocapture"])
             .env(KILLED_DIR, dir.path())
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use sapwood_core::Store;
-use sapwood_store::conformance::Harness;
+use sapwood_core::entry::UserMessage;
+use sapwood_core::port::store::{Append, Log, NewSession, Search, SearchQuery, Sessions};
+use sapwood_core::{Draft, Part, Scope, SessionId, Store, TenantId, TimestampMs};
+use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
 use tempfile::TempDir;
@@ -43,4 +45,72 @@ mod plain {
 mod encrypted {
     use super::OneFile;
     sapwood_store::conformance_tests!(OneFile::encrypted());
+}
+
+fn ana() -> Scope {
+    Scope::user(TenantId::local(), "ana".parse().unwrap())
+}
+
+async fn told(store: &SqliteStore, session: &SessionId, text: &str) {
+    let parts = vec![Part::text(text)];
+    let said = Draft::new(TimestampMs(1), UserMessage { parts, origin: None });
+    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![said])).await.unwrap();
+}
+
+fn open(dir: &TempDir) -> SqliteStore {
+    SqliteStore::open(dir.path().join("sapwood.db"), OpenOptions::default()).unwrap()
+}
+
+fn bytes_of(dir: &TempDir) -> Vec<u8> {
+    let files = std::fs::read_dir(dir.path()).unwrap();
+    files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
+}
+
+fn holds(bytes: &[u8], word: &str) -> bool {
+    bytes.windows(word.len()).any(|window| window == word.as_bytes())
+}
+
+#[test]
+fn an_erased_word_is_in_no_byte_of_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(&dir);
+        let (gone, stays): (SessionId, SessionId) = ("gone".parse().unwrap(), "stays".parse().unwrap());
+        for (session, word) in [(&gone, "quagmire"), (&stays, "lighthouse")] {
+            store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+            told(&store, session, word).await;
+        }
+        let find = SearchQuery { text: "quagmire".to_owned(), ..SearchQuery::default() };
+        assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
+        assert!(holds(&bytes_of(&dir), "quagmire"), "it is there to be erased");
+        store.erase(&ana(), &gone, TimestampMs(2)).await.unwrap();
+        assert!(!holds(&bytes_of(&dir), "quagmire"), "while the store is open");
+    });
+    let bytes = bytes_of(&dir);
+    assert!(holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"), "after it is closed");
+}
+
+#[cfg(unix)]
+#[test]
+fn files_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let _store = SqliteStore::open(dir.path().join("below/sapwood.db"), OpenOptions::default()).unwrap();
+    let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("below"), mode("below/sapwood.db")), (0o700, 0o600));
+}
+
+#[test]
+fn a_closed_store_is_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(&dir);
+        let session: SessionId = "s".parse().unwrap();
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        told(&store, &session, "hello").await;
+        store.summary(&ana(), &session).await.unwrap();
+    });
+    let names: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names, ["sapwood.db"]);
 }
