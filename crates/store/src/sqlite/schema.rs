@@ -124,9 +124,13 @@ CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session I
 
 /// Brings a new or older file up to date.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
-    let known = MIGRATIONS.len() as u32;
+    take_steps(conn, path, MIGRATIONS)
+}
+
+fn take_steps(conn: &Connection, path: &Path, steps: &[&str]) -> Result<()> {
     let (application, version) = stamps(conn).at(path)?;
-    check_stamps(path, application, version, conn)?;
+    let known = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    check_stamps(path, application, (version, known), conn)?;
     if version == known {
         return Ok(());
     }
@@ -136,7 +140,7 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
         switch_to_wal(conn).at(path)?;
     }
     conn.execute_batch("BEGIN IMMEDIATE").at(path)?;
-    let migrated = run_steps(conn, known).at(path);
+    let migrated = run_steps(conn, steps).at(path);
     let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
     conn.execute_batch(end).at(path)?;
     migrated
@@ -164,27 +168,77 @@ fn stamps(conn: &Connection) -> rusqlite::Result<(i32, u32)> {
     Ok((application, version))
 }
 
-fn check_stamps(path: &Path, application: i32, version: u32, conn: &Connection) -> Result<()> {
+fn check_stamps(path: &Path, application: i32, (found, known): (u32, u32), conn: &Connection) -> Result<()> {
     let place = path.display().to_string();
-    let known = MIGRATIONS.len() as u32;
     let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).at(path)?;
     let ours = application == APPLICATION_ID;
     if !ours && (tables > 0 || application != 0) {
         let what = "is a SQLite database, but not one of Sapwood's; it was left alone".to_owned();
         return Err(StoreError::Damaged { place, what });
     }
-    if version > known {
-        return Err(StoreError::TooNew { place, found: version, known });
+    if found > known {
+        return Err(StoreError::TooNew { place, found, known });
     }
     Ok(())
 }
 
 /// Runs inside the write lock: another process may have migrated while we waited for it.
-fn run_steps(conn: &Connection, known: u32) -> rusqlite::Result<()> {
+fn run_steps(conn: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
     let (_, version) = stamps(conn)?;
-    for step in MIGRATIONS.iter().skip(version as usize) {
+    for step in steps.iter().skip(version as usize) {
         conn.execute_batch(step)?;
     }
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;
-    conn.pragma_update(None, "user_version", known)
+    conn.pragma_update(None, "user_version", u32::try_from(steps.len()).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: &str = "CREATE TABLE notes (text TEXT); INSERT INTO notes SELECT name FROM counters;";
+    const BROKEN: &str = "CREATE TABLE half (x); CREATE TABLE half (x);";
+
+    fn file(dir: &tempfile::TempDir) -> (std::path::PathBuf, Connection) {
+        let path = dir.path().join("x.db");
+        let conn = Connection::open(&path).unwrap();
+        (path, conn)
+    }
+
+    fn count(conn: &Connection, sql: &str) -> i64 {
+        conn.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn an_older_file_is_brought_up_to_date_once_and_keeps_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        take_steps(&conn, &path, &[FIRST]).unwrap();
+        conn.execute("INSERT INTO tenants (name) VALUES ('kept')", []).unwrap();
+        for _ in 0..2 {
+            take_steps(&conn, &path, &[FIRST, SECOND]).unwrap();
+        }
+        assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 2));
+        assert_eq!(count(&conn, "SELECT count(*) FROM tenants WHERE name = 'kept'"), 1);
+        assert_eq!(count(&conn, "SELECT count(*) FROM notes"), 1, "the step ran once");
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_file_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        take_steps(&conn, &path, &[FIRST]).unwrap();
+        take_steps(&conn, &path, &[FIRST, BROKEN]).unwrap_err();
+        assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 1));
+        assert_eq!(count(&conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'"), 0);
+    }
+
+    #[test]
+    fn a_newer_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        take_steps(&conn, &path, &[FIRST, SECOND]).unwrap();
+        let refused = take_steps(&conn, &path, &[FIRST]).unwrap_err();
+        assert!(matches!(refused, StoreError::TooNew { found: 2, known: 1, .. }), "{refused}");
+    }
 }
