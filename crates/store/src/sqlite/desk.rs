@@ -204,6 +204,8 @@ fn escape(path: &Path) -> String {
 
 #[cfg(feature = "encryption")]
 fn unlock(conn: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
+    // A wrong key is an error that is answered, not something to be logged on stderr as well.
+    conn.execute_batch("PRAGMA cipher_log_level = NONE").at(path)?;
     match key {
         Some(key) => conn.pragma_update(None, "key", key.expose()).at(path),
         None => Ok(()),
