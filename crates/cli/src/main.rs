@@ -21,6 +21,10 @@ use std::process::ExitCode;
 
 use failure::Failure;
 
+/// Long contexts are made of hundreds of thousands of strings, by several threads at once.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match args::parse() {
         Ok(cli) => cli,

@@ -65,7 +65,13 @@ impl Place {
         Ok(match given {
             Some(url) => Self { url, config, key_file, home: None },
             None => {
-                let url = format!("sqlite:{}", home.join("sapwood.db").display());
+                let file = home.join("sapwood.db");
+                // A store is named by text: a path that is not text would become another path.
+                let not_text = || {
+                    let message = format!("the path {} is not valid UTF-8", home.display());
+                    Failure::usage(message, "give another with --home or SAPWOOD_HOME")
+                };
+                let url = format!("sqlite:{}", file.to_str().ok_or_else(not_text)?);
                 Self { url, config, key_file, home: Some(home) }
             }
         })

@@ -76,6 +76,17 @@ pub enum Right {
     Own,
 }
 
+impl Right {
+    /// For people: whose right it is.
+    pub fn whose(self) -> &'static str {
+        match self {
+            Right::Read => "a reader",
+            Right::Write => "a collaborator",
+            Right::Own => "the owner",
+        }
+    }
+}
+
 impl Role {
     pub fn allows(self, right: Right) -> bool {
         let needed = match right {

@@ -1,8 +1,8 @@
 //! Taking a session in: entries with their own ids, times and authors, in batches, on the ordinary append path.
 
-use sapwood_core::entry::Draft;
+use sapwood_core::entry::{Draft, MemberChanged};
 use sapwood_core::port::store::{Append, AuditAction, AuditNote, Created, Expect, NewSession};
-use sapwood_core::{EntryId, Record, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Principal, Record, Scope, Seq, SessionId};
 
 use crate::{Engine, Result};
 
@@ -61,15 +61,31 @@ impl Import {
         Ok(())
     }
 
-    /// Writes what is left and says so in the audit.
+    /// Writes what is left and says so in the audit. Whoever the session was shared with where it came from gets no access
+    /// by that here: only its owner shares a session, and that is now the one who imports it.
     pub async fn finish(mut self) -> Result<u64> {
         self.write().await?;
+        if self.added > 0 {
+            self.take_memberships_back().await?;
+        }
         if self.added > 0 {
             let detail = Some(format!("{} entries", self.added));
             let note = AuditNote { action: AuditAction::Import, session: Some(self.session.clone()), detail };
             self.engine.store.write_audit(&self.scope, note, self.engine.clock.now()).await?;
         }
         Ok(self.added)
+    }
+
+    async fn take_memberships_back(&self) -> Result<()> {
+        let summary = self.engine.store.summary(&self.scope, &self.session).await?;
+        let now = self.engine.clock.now();
+        let revoke =
+            |member: &Principal| Draft::new(now, MemberChanged { member: member.clone(), role: None });
+        let drafts: Vec<Draft> = summary.members.keys().map(revoke).collect();
+        if !drafts.is_empty() {
+            self.engine.append(&self.scope, Append::new(self.session.clone(), now, drafts)).await?;
+        }
+        Ok(())
     }
 
     async fn write(&mut self) -> Result<()> {

@@ -70,6 +70,10 @@ impl Engine {
         bodies: Vec<Body>,
         options: InjectOptions,
     ) -> Result<Appended> {
+        if options.idempotency_key.as_deref() == Some("") {
+            // A variable that was not set: taken for a key, it would swallow every message but the first.
+            return Err(EngineError::Invalid { what: "the idempotency key", why: "it is empty".to_owned() });
+        }
         let now = self.clock.now();
         let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
         let mut append = Append::new(session.clone(), now, drafts);
@@ -87,6 +91,9 @@ impl Engine {
         to: EntryId,
         summary: Option<String>,
     ) -> Result<Appended> {
+        if summary.as_ref().is_some_and(|summary| summary.trim().is_empty()) {
+            return Err(EngineError::Invalid { what: "the summary", why: "it is empty".to_owned() });
+        }
         self.decide(scope, session, |engine, looked| {
             let summary = summary.clone();
             async move {
@@ -167,7 +174,11 @@ impl Engine {
     }
 
     async fn after_messages(&self, scope: &Scope, source: &Summary, count: u32) -> Result<Option<Seq>> {
-        let Some(leaf) = source.head.leaf.filter(|_| count > 0) else { return Ok(None) };
+        let Some(leaf) = source.head.leaf else { return Ok(None) };
+        if count == 0 {
+            // Before the first entry; none at all would mean the leaf.
+            return Ok(Some(Seq::ZERO));
+        }
         let found = self.store.nth_message(scope, &source.id, leaf, count).await?;
         Ok(found.or(Some(leaf)))
     }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use sapwood::core::port::store::AuditLine;
+use sapwood::core::scope::Reach;
 use serde_json::json;
 
 use crate::args::{count, rows};
@@ -21,7 +22,7 @@ pub struct AuditArgs {
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
     /// Check that every line follows from the one before it
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["session", "after", "limit"])]
     verify: bool,
     /// Only lines after this number
     #[arg(long, value_name = "NUMBER", value_parser = count, allow_hyphen_values = true)]
@@ -86,6 +87,10 @@ fn print_line(app: &mut App, line: &AuditLine) -> Result<()> {
 }
 
 async fn verify(app: &mut App) -> Result<()> {
+    if app.scope.reach != Reach::Tenant {
+        let message = "a user sees some lines of the audit, and only the whole of it can be verified";
+        return Err(Failure::usage(message, "leave --as out"));
+    }
     let (mut after, mut hash) = (0, String::new());
     loop {
         let lines = app.engine.audit(&app.scope, None, after, PAGE_ROWS).await?;

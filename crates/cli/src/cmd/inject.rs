@@ -6,6 +6,7 @@
 
 use std::io::{Read, Write};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use sapwood::core::port::store::{APPEND_ENTRIES_MAX, Appended, BODY_BYTES_MAX};
 use sapwood::engine::write::InjectOptions;
@@ -45,7 +46,7 @@ pub struct InjectArgs {
     #[arg(long, value_name = "SEQ", value_parser = count, allow_hyphen_values = true)]
     expected_head: Option<u32>,
     /// The same key again writes nothing and gives the first answer; line N of stdin has the key KEY:N
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     idempotency_key: Option<String>,
 }
 

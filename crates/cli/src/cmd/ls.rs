@@ -70,7 +70,7 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
         }
     }
     if let Some(next) = next {
-        render::note(app.format(), &format!("there are more: sapwood ls --after {next}"));
+        render::note(app.format(), &format!("there are more: --after {next}"));
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ pub async fn label(app: &mut App, args: LabelArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let target = app.engine.find_entry(&app.scope, &session, &args.entry).await?.meta;
     let text = match &args.text {
-        Some(text) => format!("entry {} is now called {text:?}", target.seq),
+        Some(text) => format!("entry {} is now called {:?}", target.seq, text.trim()),
         None => format!("entry {} has no name now", target.seq),
     };
     let appended = app.engine.label(&app.scope, &session, target.id, args.text).await?;

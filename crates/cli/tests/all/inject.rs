@@ -143,6 +143,8 @@ fn the_same_key_gives_the_first_answer_and_writes_nothing() {
         assert_eq!(first[..], again[..2]);
         assert_eq!(again[2]["seq"], 4);
         assert_eq!(world.texts(&session, None).len(), 4);
+        // An unset variable is no key: it would swallow every message but the first.
+        world.fail(2, &["inject", &session, "--role", "user", "--text", "x", "--idempotency-key", ""]);
     });
 }
 

@@ -72,5 +72,8 @@ fn the_audit_says_who_did_what_and_can_be_verified() {
         assert_eq!((&verified["ok"], &verified["lines"]), (&json!(true), &json!(4)));
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
         assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 1);
+        // Somebody who sees a part of it cannot tell whether the whole is sound, and is not told that it is broken.
+        assert_eq!(world.fail(2, &["--as", "bob", "audit", "--verify"])["code"], "input.usage");
+        assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
     });
 }

@@ -61,6 +61,7 @@ fn a_branch_with_a_summary_carries_it_and_the_old_branch_does_not() {
         world.say(&session, &["u:u5"]);
         assert_eq!(world.texts(&session, None), ["u1", "a2", "s", "u5"]);
         assert_eq!(world.texts(&session, Some("3")), ["u1", "a2", "u3"]);
+        assert_eq!(world.fail(2, &["branch", &session, "2", "--summary", " "])["code"], "input.invalid");
     });
 }
 

@@ -41,7 +41,7 @@ pub enum StoreError {
     StaleFence { given: u64, current: u64 },
     #[error("the session is being written by {holder} until its lease ends in {remaining_ms} ms")]
     Leased { holder: String, remaining_ms: i64 },
-    #[error("session {session} needs the {needed:?} right for this, and {principal} does not have it")]
+    #[error("{principal} may not do this with session {session}: it takes {}", needed.whose())]
     Denied { session: SessionId, principal: Principal, needed: Right },
     #[error("session {session} is archived and takes no more entries")]
     Archived { session: SessionId },
@@ -128,7 +128,7 @@ pub enum Created {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
     pub source: SessionId,
-    /// An entry in the tree; the source's leaf if none. A source without a leaf gives an empty fork.
+    /// An entry in the tree; the source's leaf if none. Seq zero, and a source without a leaf, give an empty fork.
     pub at: Option<Seq>,
     pub new: NewSession,
     /// The first own entries of the fork: labels. The store leaves out those whose target the fork does not share.

@@ -113,6 +113,7 @@ impl Feed {
 
     /// One item for all text of an answer, one for each thing that is not text.
     fn push_answer(&mut self, entry: &Entry, parts: &[Part]) {
+        let mut is_said = false;
         for (number, part) in parts.iter().enumerate() {
             let id = format!("{}.{number}", entry.meta.seq);
             match part {
@@ -130,12 +131,15 @@ impl Feed {
                     let (label, text) = (call.name.clone(), call.input.get().to_owned());
                     self.items.push(FeedItem { id, kind: FeedType::Tool, label, text });
                 }
+                Part::Text(_) if !is_said => {
+                    is_said = true;
+                    let text = entry.body.text();
+                    if !text.is_empty() {
+                        self.push(entry, FeedType::Assistant, "assistant", text);
+                    }
+                }
                 Part::Text(_) | Part::Media(_) => {}
             }
-        }
-        let text = entry.body.text();
-        if !text.is_empty() {
-            self.push(entry, FeedType::Assistant, "assistant", text);
         }
     }
 

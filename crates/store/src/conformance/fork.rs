@@ -129,6 +129,10 @@ pub async fn of_an_empty_session(harness: &impl Harness) {
     let summary = world.summary(&ana(), &fork).await;
     assert_eq!((summary.head.seq, summary.inherited, summary.state), (Seq::ZERO, 0, SessionState::Created));
     assert_eq!(summary.parent.unwrap().at, None);
+    // So is one that is taken before the first entry, whatever follows it.
+    let full = world.told(&ana(), "full", &["x", "y"]).await;
+    let fork = world.fork(&ana(), &full, Some(0), "before").await;
+    assert_eq!(world.summary(&ana(), &fork).await.head, Default::default());
 }
 
 pub async fn onto_itself_or_an_existing_id_is_refused(harness: &impl Harness) {
@@ -150,7 +154,7 @@ pub async fn onto_itself_or_an_existing_id_is_refused(harness: &impl Harness) {
 pub async fn at_nothing_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
     let twin = Twin::of(&world, "u1 N(name) a2").await;
-    for (at, expected) in [(0, "entry.not_found"), (4, "entry.not_found"), (2, "input.invalid")] {
+    for (at, expected) in [(4, "entry.not_found"), (2, "input.invalid")] {
         let fork = world.fork_of(&twin.session, Some(at), "f");
         assert_eq!(code(world.store.fork(&twin.scope, fork).await), expected, "at {at}");
     }

@@ -170,7 +170,7 @@ impl<B: Stored> Logbook<B> {
 
     /// Where a fork would leave this log: the real place of the entry, and what the fork's summary begins with.
     fn fork_point(&self, at: Option<Seq>) -> Result<Option<(Seq, ForkPoint)>> {
-        let Some(at) = at.or(self.summary.head.leaf) else { return Ok(None) };
+        let Some(at) = at.or(self.summary.head.leaf).filter(|at| *at > Seq::ZERO) else { return Ok(None) };
         let links = self.ways().node(at)?.links;
         let row = self.row(at)?;
         let model = settings_at(at, &mut self.ways())?.model;

@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Lease, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::{Right, Scope, TimestampMs};
+use sapwood_core::{Scope, TimestampMs};
 
 use super::audit::write_line;
 use super::blob;
@@ -54,7 +54,7 @@ pub(super) fn append(
         Some(hot) => hot,
         None => HotSession::load(desk, scope, &append.session)?,
     };
-    admit(scope, &hot.row.summary, Right::Write)?;
+    admit(scope, &hot.row.summary, rules::right_needed(&hot.row.summary, &append.drafts))?;
     if let Some(answer) = earlier_answer(desk, hot.row.pk, append.idempotency_key.as_deref())? {
         return Ok(answer);
     }

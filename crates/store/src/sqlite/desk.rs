@@ -19,8 +19,8 @@ use crate::{Durability, Key};
 const STATEMENTS_MAX: usize = 64;
 /// Page cache of one connection.
 const CACHE_KIB: i64 = 16 << 10;
-/// The file's first bytes are mapped rather than read, where the platform can.
-const MMAP_BYTES: i64 = 64 << 20;
+/// How much of the file is mapped, where it is.
+const MMAP_BYTES: i64 = 1 << 30;
 /// Pages in the write-ahead log before it is copied into the file.
 const CHECKPOINT_PAGES: u32 = 4_000;
 /// A log that a burst has blown up is cut back to this.
@@ -31,6 +31,8 @@ const WAL_BYTES_KEPT: i64 = 64 << 20;
 pub(super) enum Mode {
     Write,
     Read,
+    /// As [`Mode::Read`], with the file mapped into memory: for whoever reads much of it at once and keeps what it reads.
+    ReadMapped,
 }
 
 pub(super) struct Desk {
@@ -66,9 +68,10 @@ impl Desk {
         let conn = &self.conn;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
-        if mode == Mode::Read {
+        if mode == Mode::ReadMapped {
             conn.pragma_update(None, "mmap_size", MMAP_BYTES)?;
-        } else {
+        }
+        if mode == Mode::Write {
             conn.pragma_update(None, "foreign_keys", true)?;
             conn.pragma_update(None, "secure_delete", true)?;
             conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -152,7 +155,7 @@ impl Desk {
 fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
     let access = match mode {
         Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        Mode::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        Mode::Read | Mode::ReadMapped => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
     let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
     unlock(&conn, path, key)?;

@@ -51,6 +51,7 @@ pub struct SqliteStore {
     // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
     // that can write.
     readers: Readers,
+    path_readers: Readers,
     writer: Writer,
 }
 
@@ -65,8 +66,9 @@ impl SqliteStore {
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&desk.conn, &path)?;
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
-        let readers = Readers::new(path.clone(), key);
-        Ok(Self { path, durability: options.durability, writer: Writer::start(desk), readers })
+        let readers = Readers::new(Mode::Read, path.clone(), key.clone());
+        let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key);
+        Ok(Self { path, durability: options.durability, readers, path_readers, writer: Writer::start(desk) })
     }
 
     /// Runs `work` on a session that the caller may use so.
@@ -76,11 +78,18 @@ impl SqliteStore {
         session: &SessionId,
         work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T>,
     ) -> Result<T> {
-        self.readers.read(|desk| {
-            let row = find(desk, scope, session, Right::Read)?;
-            work(&mut LogRows::open(desk, row.pk)?, &row.summary)
-        })
+        self.readers.read(|desk| with_session(desk, scope, session, work))
     }
+}
+
+fn with_session<T>(
+    desk: &Desk,
+    scope: &Scope,
+    session: &SessionId,
+    work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T>,
+) -> Result<T> {
+    let row = find(desk, scope, session, Right::Read)?;
+    work(&mut LogRows::with_inherited(desk, row.pk, row.summary.inherited)?, &row.summary)
 }
 
 /// SQLite would make the file readable for others.
@@ -166,7 +175,9 @@ impl Log for SqliteStore {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        self.read_session(scope, session, |log, summary| path::read_path(log, summary, at, until))
+        self.path_readers.read(|desk| {
+            with_session(desk, scope, session, |log, summary| path::read_path(log, summary, at, until))
+        })
     }
 
     async fn nth_message(

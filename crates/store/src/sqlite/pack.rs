@@ -17,6 +17,16 @@ const PACK_BYTES_MIN: usize = 128;
 const PLAIN: u8 = 0;
 /// Four bytes of length, then an LZ4 block.
 const LZ4: u8 = 1;
+/// The same, and the block may refer to [`DICTIONARY`].
+const LZ4_WITH_DICTIONARY: u8 = 2;
+
+/// Longer bodies have enough in themselves to refer to, and are quicker without.
+const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
+
+/// What messages of coding agents have in common: the frame of our own JSON, and pieces of code and talk. A message alone is
+/// too short to compress well, and this is the beginning that all of them share. It is part of the format: a better one gets
+/// another packing number, and this one stays.
+const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
 
 pub(super) struct Packed {
     pub packing: u8,
@@ -40,13 +50,17 @@ pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
 }
 
 pub(super) fn pack(bytes: Vec<u8>) -> Packed {
-    if bytes.len() >= PACK_BYTES_MIN {
-        let small = block::compress_prepend_size(&bytes);
-        if small.len() + small.len() / 8 < bytes.len() {
-            return Packed { packing: LZ4, bytes: small };
+    let (packing, small) = match bytes.len() {
+        0..PACK_BYTES_MIN => return Packed { packing: PLAIN, bytes },
+        PACK_BYTES_MIN..DICTIONARY_FOR_BYTES_MAX => {
+            (LZ4_WITH_DICTIONARY, block::compress_prepend_size_with_dict(&bytes, DICTIONARY))
         }
+        _ => (LZ4, block::compress_prepend_size(&bytes)),
+    };
+    match small.len() + small.len() / 8 < bytes.len() {
+        true => Packed { packing, bytes: small },
+        false => Packed { packing: PLAIN, bytes },
     }
-    Packed { packing: PLAIN, bytes }
 }
 
 /// Unpacks what [`pack`] made. `limit` bounds what damaged bytes may claim.
@@ -69,26 +83,32 @@ pub(super) fn with_unpacked<T>(
     limit: usize,
     look: impl FnOnce(&[u8]) -> T,
 ) -> Result<T, String> {
-    match packing {
-        PLAIN => Ok(look(bytes)),
-        LZ4 => SCRATCH.with_borrow_mut(|scratch| {
-            let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
-            if size > limit {
-                return Err(format!("its compressed bytes claim a size of {size}"));
-            }
-            if scratch.len() < size {
-                scratch.resize(size, 0);
-            }
-            let length =
-                block::decompress_into(block, &mut scratch[..size]).map_err(|error| damage(&error))?;
-            let seen = look(&scratch[..length]);
-            if scratch.len() > SCRATCH_BYTES_KEPT {
-                *scratch = Vec::new();
-            }
-            Ok(seen)
-        }),
-        other => Err(format!("packing {other} is not known")),
+    let dictionary = match packing {
+        PLAIN => return Ok(look(bytes)),
+        LZ4 => None,
+        LZ4_WITH_DICTIONARY => Some(DICTIONARY),
+        other => return Err(format!("packing {other} is not known")),
+    };
+    let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
+    if size > limit {
+        return Err(format!("its compressed bytes claim a size of {size}"));
     }
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < size {
+            scratch.resize(size, 0);
+        }
+        let target = &mut scratch[..size];
+        let unpacked = match dictionary {
+            Some(dictionary) => block::decompress_into_with_dict(block, target, dictionary),
+            None => block::decompress_into(block, target),
+        };
+        let length = unpacked.map_err(|error| damage(&error))?;
+        let seen = look(&scratch[..length]);
+        if scratch.len() > SCRATCH_BYTES_KEPT {
+            *scratch = Vec::new();
+        }
+        Ok(seen)
+    })
 }
 
 fn damage(error: &block::DecompressError) -> String {
@@ -101,7 +121,9 @@ mod tests {
 
     #[test]
     fn what_is_packed_unpacks_to_the_same_bytes() {
-        for bytes in [Vec::new(), b"short".to_vec(), b"again and again ".repeat(100)] {
+        for bytes in
+            [Vec::new(), b"short".to_vec(), b"again and again ".repeat(100), b"and on and on ".repeat(1_000)]
+        {
             let packed = pack(bytes.clone());
             assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
         }

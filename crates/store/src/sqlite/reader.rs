@@ -15,13 +15,14 @@ const IDLE_MAX: usize = 8;
 
 pub(super) struct Readers {
     idle: Mutex<Vec<Desk>>,
+    mode: Mode,
     path: PathBuf,
     key: Option<Key>,
 }
 
 impl Readers {
-    pub fn new(path: PathBuf, key: Option<Key>) -> Self {
-        Self { idle: Mutex::default(), path, key }
+    pub fn new(mode: Mode, path: PathBuf, key: Option<Key>) -> Self {
+        Self { idle: Mutex::default(), mode, path, key }
     }
 
     pub fn read<T>(&self, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
@@ -37,7 +38,7 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(desk) => Ok(desk),
-            None => Desk::open(&self.path, Mode::Read, Durability::Full, self.key.as_ref()),
+            None => Desk::open(&self.path, self.mode, Durability::Full, self.key.as_ref()),
         }
     }
 

@@ -131,7 +131,7 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
         return Err(StoreError::Exists { session: fork.new.id });
     }
     let mut log = LogRows::open(desk, source.pk)?;
-    let at = fork.at.or(source.summary.head.leaf);
+    let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let point = at.map(|at| fork_point(&mut log, &fork.source, at)).transpose()?;
     let base = at.map(|at| log.home_of(at)).transpose()?;
     let mut drafts = Vec::new();
