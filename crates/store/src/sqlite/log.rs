@@ -20,7 +20,7 @@ use super::pack::unpack;
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: usize = 4_096;
 /// Rows of other branches a walk steps over before it is quicker to look the next one up.
-const STEP_OVER_MAX: u32 = 24;
+const STEP_OVER_MAX: u32 = 8;
 
 /// What is read of an entry; the body last, so that it is not touched unless wanted.
 const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";

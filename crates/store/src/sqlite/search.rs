@@ -149,6 +149,10 @@ impl Fresh {
         texts.push_back((doc, text));
     }
 
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
     fn first(&self) -> Option<i64> {
         self.0.borrow().front().map(|(doc, _)| *doc)
     }

@@ -29,7 +29,7 @@ const GROUP_JOBS_PLENTY: usize = 16;
 /// How long the thread waits to see whether more callers come.
 const GATHER_TIME: Duration = Duration::from_micros(50);
 /// So many texts that are not in the search index yet are worth a transaction of their own.
-const INDEX_LAG_MAX: i64 = 2_000;
+const INDEX_LAG_MAX: usize = 2_000;
 /// Commits between two looks at that lag.
 const COMMITS_PER_LOOK: u32 = 64;
 
@@ -257,9 +257,12 @@ impl Shared {
 impl Seat {
     fn index_now_and_then(&mut self) {
         self.commits = self.commits.wrapping_add(1);
-        if self.commits.is_multiple_of(COMMITS_PER_LOOK)
-            && search::lag(&self.desk).is_ok_and(|lag| lag > INDEX_LAG_MAX)
-        {
+        // What this process appended is counted at once; what others left, now and then.
+        let is_due = self.desk.fresh.len() > INDEX_LAG_MAX
+            || self.commits.is_multiple_of(COMMITS_PER_LOOK)
+                && search::lag(&self.desk)
+                    .is_ok_and(|lag| usize::try_from(lag).is_ok_and(|lag| lag > INDEX_LAG_MAX));
+        if is_due {
             // An index that cannot be written now is written before the next search, which then says what is wrong.
             let _ = search::catch_up(&self.desk);
         }
