@@ -275,7 +275,8 @@ impl Search for MemoryStore {
             check_only(scope, only, tenant.book(only).ok())?;
         }
         let mut searching = Searching::new(scope, query)?;
-        let held: HashSet<usize> = tenant.books().map(|book| address(book.shelf())).collect();
+        let visible = tenant.books().filter(|book| admit(scope, &book.summary, Right::Read).is_ok());
+        let held: HashSet<usize> = visible.map(|book| address(book.shelf())).collect();
         for book in tenant.books() {
             let owner = |seq| locate(book.shelf(), seq).map(|(owner, _)| address(owner));
             searching.visit(book, |seq| owner(seq).is_some_and(|owner| !held.contains(&owner)))?;

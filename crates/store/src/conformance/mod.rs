@@ -71,7 +71,8 @@ macro_rules! conformance_cases {
                 create_is_idempotent, the_summary_has_what_was_given;
             search: words_phrases_and_prefixes, newest_first_with_a_cursor, within_one_session,
                 special_characters_are_never_an_error, tool_calls_are_found, names_and_summaries_are_found,
-                a_fork_does_not_find_shared_entries_twice, shared_entries_are_found_in_forks_of_the_erased;
+                a_fork_does_not_find_shared_entries_twice, shared_entries_are_found_in_forks_of_the_erased,
+                a_fork_is_searched_where_its_source_cannot_be_seen;
             blob: put_and_get, an_unknown_blob_is_refused_i4, a_blob_is_erased_with_its_last_reference,
                 a_blob_stays_while_a_fork_refers_to_it, every_reference_counts, a_blob_is_read_through_a_session, the_same_bytes_can_be_put_by_two;
             erase: nothing_is_left_to_find, forks_are_intact_i8, a_chain_of_erased_sources_still_reads_i8,

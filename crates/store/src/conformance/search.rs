@@ -3,10 +3,10 @@
 use sapwood_core::content::Json;
 use sapwood_core::entry::{AssistantMessage, SessionNamed, Stop};
 use sapwood_core::port::store::{Hit, Page, SearchQuery};
-use sapwood_core::{Part, Seq, SessionId};
+use sapwood_core::{Part, Role, Seq, SessionId};
 
 use super::Harness;
-use super::world::{World, ana, bob, code, id, said};
+use super::world::{World, ana, bob, code, id, said, shared};
 
 fn query(text: &str) -> SearchQuery {
     SearchQuery { text: text.to_owned(), limit: 100, ..SearchQuery::default() }
@@ -156,6 +156,18 @@ pub async fn a_fork_does_not_find_shared_entries_twice(harness: &impl Harness) {
     world.say(&ana(), &fork, "needle two").await;
     assert_eq!(found(&world, "needle").await, [(fork, 2), (source, 1)]);
     assert!(world.store.search(&bob(), &query("needle")).await.unwrap().items.is_empty());
+}
+
+pub async fn a_fork_is_searched_where_its_source_cannot_be_seen(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let source = world.told(&ana(), "s", &["needle one", "needle two"]).await;
+    world.append(&ana(), &source, vec![shared(&bob(), Some(Role::Collaborator))]).await;
+    let fork = world.fork(&bob(), &source, Some(1), "fork").await;
+    let his = async |what: &str| world.store.search(&bob(), &query(what)).await.unwrap().items;
+    assert_eq!(his("needle").await.len(), 2, "both at home, while he sees it");
+    world.append(&ana(), &source, vec![shared(&bob(), None)]).await;
+    let found: Vec<_> = his("needle").await.into_iter().map(|hit| (hit.session, hit.seq.0)).collect();
+    assert_eq!(found, [(fork, 1)]);
 }
 
 pub async fn shared_entries_are_found_in_forks_of_the_erased(harness: &impl Harness) {

@@ -41,11 +41,12 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
+use crate::admit::admit;
 use crate::logbook::{Logbook, Searching, check_only, row_at};
 use crate::{Durability, rules};
 use book::Book;
 use file::Handle;
-use layout::Layout;
+use layout::{Layout, id_of_stem};
 use tenant::TenantDir;
 
 /// When a session is worth a file.
@@ -242,9 +243,15 @@ impl Search for JsonlStore {
                 searching.visit(&book.log, |_| true)
             }
             None => {
-                let ids = tenant.ids()?;
+                let mut visible = BTreeSet::new();
+                tenant.for_each(|book: &mut Book| {
+                    if admit(scope, &book.log.summary, Right::Read).is_ok() {
+                        visible.insert(book.log.summary.id.clone());
+                    }
+                    Ok(())
+                })?;
                 let visit =
-                    |book: &mut Book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &ids));
+                    |book: &mut Book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &visible));
                 tenant.for_each(visit).map(|_| ())
             }
         })?;
@@ -252,15 +259,16 @@ impl Search for JsonlStore {
     }
 }
 
-/// Whether a shared entry is in what is left of an erased session, or in a copy of it.
-fn is_orphan(log: &Logbook<Handle>, seq: Seq, ids: &BTreeSet<SessionId>) -> bool {
+/// Whether the session that a shared entry was written to is erased, or one that the caller does not see.
+fn is_orphan(log: &Logbook<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
     let Some(row) = row_at(log.shelf(), seq) else { return false };
     if log.shelf().base().is_none() {
-        return log.summary.parent.as_ref().is_some_and(|parent| !ids.contains(&parent.session));
+        return log.summary.parent.as_ref().is_some_and(|parent| !visible.contains(&parent.session));
     }
-    let is_erased =
-        |handle: &Handle| handle.file().is_some_and(|file| file.path.extension() == Some("erased".as_ref()));
-    is_erased(&row.body)
+    let Some(file) = row.body.file() else { return false };
+    let is_erased = file.path.extension() == Some("erased".as_ref());
+    let home = file.path.file_stem().and_then(|stem| stem.to_str()).and_then(id_of_stem);
+    is_erased || home.is_some_and(|home| !visible.contains(&home))
 }
 
 #[async_trait]

@@ -1,5 +1,5 @@
-//! Searching many logs, one after another. An entry is found in the session it was written to; if that was erased, in a
-//! fork that shares it; and in whichever session the search was narrowed to.
+//! Searching many logs, one after another. An entry is found in the session it was written to; if that was erased, or is
+//! not the caller's to see, in a fork that shares it; and in whichever session the search was narrowed to.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ pub struct Searching<'a> {
     limit: usize,
     after: Option<HitCursor>,
     hits: Vec<Hit>,
-    /// Shared entries of erased sessions, each of which is found once.
+    /// Shared entries that are found in forks only, each of them once.
     heirlooms: HashSet<EntryId>,
 }
 
@@ -41,7 +41,8 @@ impl<'a> Searching<'a> {
         })
     }
 
-    /// Looks through one log. `is_orphan` says of a shared entry whether the session it was written to is erased.
+    /// Looks through one log. `is_orphan` says of a shared entry that it is not found where it was written: because that
+    /// session is erased, or because the caller does not see it.
     pub fn visit<B: Stored>(&mut self, book: &Logbook<B>, is_orphan: impl Fn(Seq) -> bool) -> Result<()> {
         let summary = &book.summary;
         let is_asked = self.only.is_none_or(|only| *only == summary.id);
@@ -64,9 +65,7 @@ impl<'a> Searching<'a> {
         Ok(())
     }
 
-    pub fn finish(mut self) -> Page<Hit> {
-        let mut found = HashSet::new();
-        self.hits.retain(|hit| self.only.is_some() || found.insert(hit.id));
+    pub fn finish(self) -> Page<Hit> {
         rules::page_of_hits(self.hits, self.limit, self.after.as_ref())
     }
 }
