@@ -116,7 +116,9 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
             shown.extend(message_of(&entry.meta, entry.body));
         }
     }
-    context_of(settings, close_pairs(shown))
+    let mut messages = close_pairs(shown);
+    name_results(&mut messages);
+    context_of(settings, messages)
 }
 
 fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
@@ -276,6 +278,19 @@ fn close_pairs(messages: Vec<Message>) -> Vec<Message> {
         }
     }
     pairs.interleave(kept)
+}
+
+/// Gives results the name of the tool that was called, where they came without. Pairs are closed already.
+fn name_results(messages: &mut [Message]) {
+    for index in 0..messages.len() {
+        let (before, rest) = messages.split_at_mut(index + 1);
+        let calls = before[index].parts.iter().filter_map(Part::as_tool_call);
+        for (call, result) in calls.zip(rest) {
+            if let Some(answers) = result.answers.as_mut().filter(|answers| answers.tool.is_none()) {
+                answers.tool = Some(call.name.clone());
+            }
+        }
+    }
 }
 
 /// Whether every call has its result right behind it already, in order: almost always, and then nothing is moved.

@@ -349,3 +349,24 @@ fn left_over_results(log: &MemLog, context: &Context, call_id: &str) -> usize {
         behind.filter(|seq| matches!(&log.entry(*seq).body, Body::ToolResult(r) if r.call_id == call_id));
     results.filter(|seq| !shows(*seq)).count()
 }
+
+#[test]
+fn a_result_without_a_tool_is_named_after_its_call() {
+    let mut log = MemLog::of("u1 C2(x)");
+    let result = ToolResult {
+        call_id: "x".to_owned(),
+        tool: None,
+        parts: vec![Part::text("done")],
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    log.push(result).unwrap();
+    let context = log.context();
+    let (call, answer) = (&context.messages[1], context.messages[2].answers.as_ref().unwrap());
+    assert_eq!(
+        answer.tool.as_deref(),
+        call.parts.iter().find_map(Part::as_tool_call).map(|call| call.name.as_str())
+    );
+}
