@@ -2,7 +2,7 @@
 
 use sapwood_core::entry::{Draft, MemberChanged};
 use sapwood_core::port::store::{Append, AuditAction, AuditNote, Created, Expect, NewSession};
-use sapwood_core::{EntryId, Principal, Record, Scope, Seq, SessionId};
+use sapwood_core::{Principal, Scope, Seq, SessionId};
 
 use crate::{Engine, Result};
 
@@ -14,13 +14,14 @@ pub struct Import {
     engine: Engine,
     scope: Scope,
     session: SessionId,
+    /// Where the log ends: the last entry that was there before, or that this import has written.
     head: Seq,
     pending: Vec<Draft>,
     pub added: u64,
 }
 
 impl Engine {
-    /// Begins an import. A session that is there already is extended: `Import::head` says where.
+    /// Begins an import. A session that is there already is extended.
     pub async fn begin_import(&self, scope: &Scope, new: NewSession) -> Result<(Import, Created)> {
         let session = new.id.clone();
         let created = self.store.create(scope, new).await?;
@@ -38,21 +39,6 @@ impl Engine {
 }
 
 impl Import {
-    /// The last entry that was there before this import, or that it has written.
-    pub fn head(&self) -> Seq {
-        self.head
-    }
-
-    /// The entry at a seq, to compare with what the source says is there.
-    pub async fn entry_at(&self, seq: Seq) -> Result<Record> {
-        Ok(self.engine.store.read_entry(&self.scope, &self.session, seq).await?)
-    }
-
-    /// Whether the entry at `seq` is the one with this id.
-    pub async fn has(&self, seq: Seq, id: EntryId) -> Result<bool> {
-        Ok(self.entry_at(seq).await?.meta.id == id)
-    }
-
     pub async fn push(&mut self, draft: Draft) -> Result<()> {
         self.pending.push(draft);
         if self.pending.len() >= BATCH_ENTRIES {

@@ -117,16 +117,13 @@ fn check_fence(append: &Append, lease: Option<&Lease>) -> Result<()> {
     }
 }
 
-/// Encodes the bodies, each within its limit.
-pub fn encode_bodies(drafts: &[Draft]) -> Result<Vec<Vec<u8>>> {
-    let encode = |draft: &Draft| {
-        let body = codec::encode(&draft.body);
-        if body.len() > BODY_BYTES_MAX {
-            return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
-        }
-        Ok(body)
-    };
-    drafts.iter().map(encode).collect()
+/// Encodes a body, within its limit.
+pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
+    let json = codec::encode(body);
+    if json.len() > BODY_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+    }
+    Ok(json)
 }
 
 pub fn is_live(lease: &Lease, now: TimestampMs) -> bool {

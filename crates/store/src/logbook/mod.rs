@@ -125,7 +125,8 @@ impl<B: Stored> Logbook<B> {
         if let Some(blob) = missing {
             return Err(StoreError::NoBlob { blob });
         }
-        let bodies = rules::encode_bodies(&drafts)?;
+        let bodies =
+            drafts.iter().map(|draft| rules::encode_body(&draft.body)).collect::<Result<Vec<_>>>()?;
         let mut tip = self.summary.tip();
         let batch = place(&mut tip, drafts, by, &mut self.ways(), rules::random_bits)?;
         let leaf = self.links_of_leaf(&tip, &batch)?;

@@ -134,6 +134,18 @@ impl Desk {
         Ok(self.conn.last_insert_rowid())
     }
 
+    /// Runs `work` in a transaction of its own: all of it, or nothing, also when the commit itself fails.
+    pub fn in_transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.conn.execute_batch("BEGIN IMMEDIATE").at(&self.path)?;
+        let outcome = work().and_then(|done| self.conn.execute_batch("COMMIT").at(&self.path).map(|()| done));
+        if outcome.is_err() {
+            // SQLite may have rolled back by itself, and then there is nothing to roll back.
+            let _ = self.conn.execute_batch("ROLLBACK");
+            self.forget();
+        }
+        outcome
+    }
+
     /// After a rollback: what was remembered may never have been.
     pub fn forget(&self) {
         self.tenants.borrow_mut().clear();

@@ -68,7 +68,7 @@ impl SqliteStore {
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key);
-        Ok(Self { path, durability: options.durability, readers, path_readers, writer: Writer::start(desk) })
+        Ok(Self { path, durability: options.durability, readers, path_readers, writer: Writer::start(desk)? })
     }
 
     /// Runs `work` on a session that the caller may use so.

@@ -4,11 +4,10 @@ use std::cell::RefCell;
 
 use lz4_flex::block;
 use sapwood_core::Body;
-use sapwood_core::StoreError;
-use sapwood_core::entry::codec;
-use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::port::store::Result;
 
 use super::search;
+use crate::rules;
 
 /// Bodies shorter than this are kept as they are: there is nothing to be won.
 const PACK_BYTES_MIN: usize = 128;
@@ -42,11 +41,7 @@ pub(super) struct PackedBody {
 /// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
 /// caller does it before it asks for the writer.
 pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
-    let json = codec::encode(body);
-    if json.len() > BODY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "an entry's body, in bytes,", limit: BODY_BYTES_MAX });
-    }
-    Ok(PackedBody { packed: pack(json), words: search::words_of(body) })
+    Ok(PackedBody { packed: pack(rules::encode_body(body)?), words: search::words_of(body) })
 }
 
 pub(super) fn pack(bytes: Vec<u8>) -> Packed {

@@ -2,8 +2,8 @@
 //! before a search, or by the writer when it has fallen far behind. Hits come newest first, by that number.
 //!
 //! Each indexed text begins with two words that no text can contain (they start with a private-use character, which is no
-//! letter to us): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
-//! not wade through the others.
+//! letter to us): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search
+//! within one session does not wade through the others.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use sapwood_core::{Body, Kind, Record, Right, Scope, StoreError};
 use super::desk::Desk;
 use super::fault::Fault;
 use super::log::{LogRows, pk_of};
-use super::pack::unpack;
+use super::pack::with_unpacked;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
 use crate::match_text::{Query, distinct_words};
@@ -45,11 +45,7 @@ pub(super) fn lag(desk: &Desk) -> Result<i64> {
 /// Indexes everything that is not yet, in transactions of its own.
 pub(super) fn catch_up(desk: &Desk) -> Result<()> {
     while lag(desk)? > 0 {
-        desk.conn.execute_batch("BEGIN IMMEDIATE").at(&desk.path)?;
-        let indexed = index_some(desk);
-        let end = if indexed.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        desk.conn.execute_batch(end).at(&desk.path)?;
-        indexed?;
+        desk.in_transaction(|| index_some(desk))?;
     }
     Ok(())
 }
@@ -107,8 +103,7 @@ fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<(i64, String
 /// The words of a row's body. One that cannot be read is found by nothing: `doctor` reports it.
 fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> String {
     let body = Kind::from_code(kind).and_then(|kind| {
-        let json = unpack(packing, packed, BODY_BYTES_MAX).ok()?;
-        codec::decode(version, kind, &json).ok()
+        with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json)).ok()?.ok()
     });
     body.and_then(|body| words_of(&body)).unwrap_or_default()
 }
@@ -225,14 +220,9 @@ pub(super) fn really_forgetting(desk: &Desk, work: impl FnOnce() -> Result<()>) 
 
 /// Builds the whole index anew.
 pub(super) fn rebuild(desk: &Desk) -> Result<()> {
-    desk.conn
-        .execute_batch(
-            "BEGIN IMMEDIATE;
-             INSERT INTO texts (texts) VALUES ('delete-all');
-             UPDATE counters SET value = 0 WHERE name = 'indexed';
-             COMMIT",
-        )
-        .at(&desk.path)?;
+    let empty = "INSERT INTO texts (texts) VALUES ('delete-all');
+                 UPDATE counters SET value = 0 WHERE name = 'indexed';";
+    desk.in_transaction(|| desk.conn.execute_batch(empty).at(&desk.path))?;
     catch_up(desk)
 }
 

@@ -47,6 +47,7 @@ type Job = Box<dyn FnOnce(Result<&Desk>) -> Done + Send>;
 pub(super) struct Writer {
     shared: Arc<Shared>,
     places: Semaphore,
+    /// Taken when the store is dropped.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -67,7 +68,8 @@ struct Seat {
 }
 
 impl Writer {
-    pub fn start(desk: Desk) -> Self {
+    pub fn start(desk: Desk) -> Result<Self> {
+        let place = desk.path.display().to_string();
         let shared = Arc::new(Shared {
             seat: Mutex::new(Seat { desk, commits: 0 }),
             queue: Mutex::default(),
@@ -77,8 +79,10 @@ impl Writer {
         });
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("sapwood-writer".to_owned());
-        let thread = thread.spawn(move || served.serve()).ok();
-        Self { shared, places: Semaphore::new(QUEUE_JOBS), thread }
+        // Without it, callers that meet would wait for ever.
+        let thread =
+            thread.spawn(move || served.serve()).map_err(|source| StoreError::Io { place, source })?;
+        Ok(Self { shared, places: Semaphore::new(QUEUE_JOBS), thread: Some(thread) })
     }
 
     /// Runs `work` in a transaction and answers when it is committed. If `work` fails it must not have written yet.
