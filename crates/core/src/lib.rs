@@ -23,6 +23,7 @@ pub mod project;
 pub mod scope;
 pub mod tree;
 pub mod trim;
+pub mod turn;
 pub mod view;
 
 pub use agent::Agent;

@@ -13,6 +13,7 @@ mod all {
     mod settings;
     mod tree;
     mod trim;
+    mod turn;
 
     use proptest::test_runner::Config;
 
