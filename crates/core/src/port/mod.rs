@@ -2,3 +2,5 @@
 
 pub mod clock;
 pub mod store;
+pub mod summariser;
+pub mod tokens;
