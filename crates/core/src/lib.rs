@@ -12,12 +12,14 @@
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 
+pub mod agent;
 pub mod compact;
 pub mod content;
 pub mod entry;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod id;
+pub mod policy;
 pub mod port;
 pub mod pressure;
 pub mod project;
@@ -27,6 +29,7 @@ pub mod tree;
 pub mod trim;
 pub mod view;
 
+pub use agent::Agent;
 pub use content::{BlobRef, Json, Part};
 pub use entry::{Body, Draft, Entry, Kind, Record};
 pub use id::{BlobHash, EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
