@@ -69,6 +69,11 @@ impl Archive<'_> {
         !self.first_of_turn_is_archived && self.story.is_empty() && self.opening.is_empty()
     }
 
+    /// The first messages as they were, or as an earlier compaction kept them.
+    pub fn opening_text(&self) -> String {
+        truncate::opening_of(self)
+    }
+
     /// Every archived message, oldest first.
     pub fn messages(&self) -> impl Iterator<Item = &Message> {
         self.opening.iter().chain(self.story).chain(self.turn)
