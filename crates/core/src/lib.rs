@@ -27,6 +27,7 @@ pub mod scope;
 pub mod tokens;
 pub mod tree;
 pub mod trim;
+pub mod turn;
 pub mod view;
 
 pub use agent::Agent;

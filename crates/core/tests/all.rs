@@ -14,6 +14,7 @@ mod all {
     mod settings;
     mod tree;
     mod trim;
+    mod turn;
 
     use proptest::test_runner::Config;
 
