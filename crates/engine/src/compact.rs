@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use sapwood_core::compact::{
-    Archive, Callbacks, CompactOptions, Cut, Digest, Keep, Made, Method, OptionError, Room, Snap,
+    Archive, Callbacks, CompactOptions, Cut, Detail, Digest, Keep, Made, Method, OptionError, Room, Snap,
     context_tokens, details, find_cut, finish, mask, preview, shorten_kept, squeeze, truncate,
 };
 use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
@@ -267,15 +267,38 @@ impl Engine {
         if let Some(limit) = how.options.hard_limit_tokens {
             best = self.press(context, best, limit, how, count).await?;
         }
+        // What nobody asked for has to be worth it.
+        let is_worth_it = |ready: &Ready| {
+            how.trigger == Trigger::Manual || context_tokens(&ready.after, count) < tokens_before
+        };
+        if best.as_ref().is_some_and(|ready| !is_worth_it(ready)) {
+            best = self.truncate_instead(context, cut, how).await?.filter(is_worth_it);
+        }
         let Some(mut ready) = best else { return Ok(None) };
         let tokens_after = context_tokens(&ready.after, count);
-        // What nobody asked for has to be worth it.
-        if how.trigger != Trigger::Manual && tokens_after >= tokens_before {
-            return Ok(None);
-        }
         ready.compaction.tokens_before = Some(tokens_before);
         ready.compaction.tokens_after = Some(tokens_after);
         Ok(Some(Outcome::Ready(Box::new(ready))))
+    }
+
+    /// When it is tight and there was nothing to mask, a line per message still frees something.
+    async fn truncate_instead(
+        &self,
+        context: &Context,
+        cut: Option<Cut>,
+        how: &Compacting,
+    ) -> Result<Option<Ready>> {
+        let Some(cut) = cut.filter(|_| how.options.detail == Detail::WithoutLowValue) else {
+            return Ok(None);
+        };
+        let unasked = Compacting { hook: None, ..how.clone() };
+        match self.pass(context, cut, Method::Truncate, &unasked, Room::Half).await? {
+            Outcome::Ready(mut ready) => {
+                ready.compaction.instead_of = Some(how.options.compact_strategy.strategy());
+                Ok(Some(*ready))
+            }
+            Outcome::Cancelled(_) => Ok(None),
+        }
     }
 
     /// One cut and its summary. A hook has its say first.
@@ -382,7 +405,11 @@ impl Engine {
         how: &Compacting,
         count: &dyn Count,
     ) -> Option<Ready> {
-        let mut best = best.or_else(|| self.only_shorten(context, how))?;
+        let mut best = match best {
+            Some(ready) if context_tokens(&ready.after, count) > limit => self.shorten_further(ready, how),
+            Some(ready) => ready,
+            None => self.only_shorten(context, how)?,
+        };
         for items in HARD_ITEMS.iter().filter(|_| method == Method::Truncate) {
             let tokens = context_tokens(&best.after, count);
             let Some(summary) = best.compaction.summary.as_deref().filter(|_| tokens > limit) else { break };
@@ -393,11 +420,22 @@ impl Engine {
             let shown = newest_details(&best.compaction.details, *items);
             let archived = best.compaction.archived.unwrap_or_default();
             best.compaction.summary = Some(digest.render(archived, &shown, None));
-            let start = best.after.summaries();
-            let cut = Cut { start, cut: start, split: None };
-            best = self.ready(&best.after, cut, best.compaction.clone(), best.archived);
+            best = self.ready_again(best);
         }
         Some(best)
+    }
+
+    fn shorten_further(&self, mut ready: Ready, how: &Compacting) -> Ready {
+        let kept = &ready.after.messages[ready.after.summaries()..];
+        ready.compaction.shortened = shorten_kept(&ready.after, kept, &how.options, &how.callbacks);
+        self.ready_again(ready)
+    }
+
+    /// With the context that a changed compaction gives.
+    fn ready_again(&self, ready: Ready) -> Ready {
+        let start = ready.after.summaries();
+        let cut = Cut { start, cut: start, split: None };
+        self.ready(&ready.after, cut, ready.compaction, ready.archived)
     }
 
     /// Moves the leaf to just before a compaction: the latest on the path, or the one at `at`. The context is then again
