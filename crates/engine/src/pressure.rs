@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sapwood_core::compact::{CompactOptions, Detail, Method};
-use sapwood_core::entry::{Draft, Trigger};
+use sapwood_core::entry::{CustomInfo, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
@@ -12,7 +12,7 @@ use sapwood_core::project::context::{OpenTurn, build_context};
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use crate::compact::{Compacted, Compacting};
+use crate::compact::{Compacted, Compacting, Writing};
 use crate::{Engine, EngineError, Result};
 
 /// Longest tool result that stays whole once it gets tight, in characters.
@@ -36,6 +36,9 @@ pub struct Situation {
     pub turn: Option<TurnId>,
     /// The level when the loop last asked.
     pub last_level: Option<Level>,
+    /// With [`Writing::DryRun`] nothing is appended: the loop takes the compaction and the note from [`Relieved`] and
+    /// appends them itself.
+    pub writing: Writing,
 }
 
 /// What was found and done.
@@ -44,6 +47,8 @@ pub struct Relieved {
     /// Before anything was done; none if the window is not known.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
+    /// The note for followers, if the level is another than before.
+    pub note: Option<CustomInfo>,
     /// Whether the user should be told that the context is nearly full.
     pub warns: bool,
 }
@@ -73,11 +78,12 @@ impl Engine {
         situation: &Situation,
     ) -> Result<Relieved> {
         let Some(pressure) = self.pressure(scope, session, situation).await? else {
-            return Ok(Relieved { pressure: None, compacted: None, warns: false });
+            return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
         };
         let before = situation.last_level.unwrap_or(Level::Green);
-        if pressure.level != before {
-            self.note_pressure(scope, session, &pressure, situation).await?;
+        let note = (pressure.level != before).then(|| pressure.to_info());
+        if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
+            self.append_note(scope, session, note, situation).await?;
         }
         let relief = pressure.calls_for(moment);
         let compacted = match relief {
@@ -92,25 +98,24 @@ impl Engine {
             None => None,
         };
         let warns = relief == Relief::SummariseAndWarn;
-        Ok(Relieved { pressure: Some(pressure), compacted, warns })
+        Ok(Relieved { pressure: Some(pressure), compacted, note, warns })
     }
 
-    /// After the provider said that the context is too large: compacts as far as it goes. `false` if there was nothing to
-    /// gain, and another try would end the same way.
+    /// After the provider said that the context is too large: compacts as far as it goes. Without a compaction there was
+    /// nothing to gain, and another try would end the same way.
     pub async fn relieve_overflow(
         &self,
         scope: &Scope,
         session: &SessionId,
         situation: &Situation,
-    ) -> Result<bool> {
+    ) -> Result<Compacted> {
         let used = match self.pressure(scope, session, situation).await? {
             Some(pressure) => pressure.used_tokens.min(pressure.budget_tokens),
             None => self.context(scope, session, None).await?.tokens,
         };
         let full = Pressure { level: Level::Red, used_tokens: used, budget_tokens: used.max(1) };
         let options = tight_options(&full, situation);
-        let done = self.compact_automatically(scope, session, options, Trigger::Overflow, situation).await?;
-        Ok(done.entry.is_some())
+        self.compact_automatically(scope, session, options, Trigger::Overflow, situation).await
     }
 
     /// A summariser that fails must not end the turn: then the summary is made without one.
@@ -127,6 +132,7 @@ impl Engine {
             hook: situation.hook.clone(),
             fence: situation.fence,
             turn: situation.turn,
+            writing: situation.writing,
             ..Compacting::new(options, trigger)
         };
         match self.compact(scope, session, how.clone()).await {
@@ -139,15 +145,15 @@ impl Engine {
         }
     }
 
-    async fn note_pressure(
+    async fn append_note(
         &self,
         scope: &Scope,
         session: &SessionId,
-        pressure: &Pressure,
+        note: CustomInfo,
         situation: &Situation,
     ) -> Result<()> {
         let now = self.clock.now();
-        let draft = Draft { turn: situation.turn, ..Draft::new(now, pressure.to_info()) };
+        let draft = Draft { turn: situation.turn, ..Draft::new(now, note) };
         let append = Append { fence: situation.fence, ..Append::new(session.clone(), now, vec![draft]) };
         self.append(scope, append).await?;
         Ok(())

@@ -9,7 +9,7 @@ use sapwood::core::port::summariser::{
 };
 use sapwood::core::pressure::{Level, Moment};
 use sapwood::core::{Json, Part};
-use sapwood::engine::compact::{Compacted, Compacting};
+use sapwood::engine::compact::{Compacted, Compacting, Writing};
 use sapwood::engine::pressure::Situation;
 use sapwood::{Context, Sapwood, SessionId, user_text};
 
@@ -290,8 +290,12 @@ async fn an_overflow_compacts_and_says_whether_it_helped() {
     let (sapwood, session) = chat(40).await;
     let situation = Situation { budget_tokens: Some(1_500), ..Situation::default() };
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
-    assert!(engine.relieve_overflow(scope, &session, &situation).await.unwrap());
+    let dry = Situation { writing: Writing::DryRun, ..situation.clone() };
+    let planned = engine.relieve_overflow(scope, &session, &dry).await.unwrap();
+    assert!(planned.compaction.is_some() && planned.entry.is_none(), "the loop may append it itself");
+    assert!(engine.relieve_overflow(scope, &session, &situation).await.unwrap().entry.is_some());
     assert!(sapwood.context(&session).await.unwrap().tokens <= 750);
     let (sapwood, session) = chat(1).await;
-    assert!(!sapwood.engine().relieve_overflow(sapwood.scope(), &session, &situation).await.unwrap());
+    let done = sapwood.engine().relieve_overflow(sapwood.scope(), &session, &situation).await.unwrap();
+    assert_eq!((done.compaction, done.entry), (None, None));
 }
