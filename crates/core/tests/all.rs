@@ -6,6 +6,7 @@ mod all {
     mod bodies;
     mod cases;
     mod codec;
+    mod compact;
     mod context;
     mod folds;
     mod notation;

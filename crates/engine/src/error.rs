@@ -1,7 +1,9 @@
 //! What can go wrong with a verb, beyond what can go wrong with a store.
 
+use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::id::IdError;
+use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::{SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
@@ -26,6 +28,14 @@ pub enum EngineError {
     Contended { session: SessionId, tries: u32 },
     #[error(transparent)]
     Id(#[from] IdError),
+    #[error("the option {0}")]
+    Option(#[from] OptionError),
+    #[error("{key} is llm, and there is no model to write the summary")]
+    NoSummariser { key: &'static str },
+    #[error("the summary could not be written: {source}")]
+    Summariser { source: SummariserError },
+    #[error("session {session} has no compaction on its path")]
+    NotCompacted { session: SessionId },
 }
 
 impl EngineError {
@@ -38,6 +48,10 @@ impl EngineError {
             EngineError::ForkOntoItself { .. } => "session.exists",
             EngineError::Unreadable { .. } => "store.damaged",
             EngineError::Contended { .. } => "session.conflict",
+            EngineError::Option(_) => "input.option",
+            EngineError::NoSummariser { .. } => "compact.no_model",
+            EngineError::Summariser { .. } => "compact.failed",
+            EngineError::NotCompacted { .. } => "session.not_compacted",
         }
     }
 }

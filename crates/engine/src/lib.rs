@@ -2,26 +2,32 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`follow`] hands out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when; [`follow`] hands out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
+pub mod compact;
 pub mod doctor;
 mod error;
 pub mod follow;
 pub mod import;
+pub mod pressure;
 pub mod read;
+pub mod summarise;
 mod tail;
+mod tokens;
 pub mod write;
 
 use std::sync::Arc;
 
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
+use sapwood_core::port::tokens::Tokenizers;
 
 pub use error::{EngineError, Result};
 pub use follow::Follower;
 
 use tail::Tail;
+use tokens::TokenBook;
 
 /// Sessions of one store. Cheap to clone.
 #[derive(Clone)]
@@ -29,11 +35,18 @@ pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     tail: Arc<Tail>,
+    tokens: Arc<TokenBook>,
 }
 
 impl Engine {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, tail: Arc::default() }
+        Self { store, clock, tail: Arc::default(), tokens: Arc::default() }
+    }
+
+    /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
+    pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
+        self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self
     }
 
     /// The store itself, for what has no verb.

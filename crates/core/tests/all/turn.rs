@@ -223,16 +223,8 @@ fn a_full_window_is_compacted_once_and_then_ends_the_turn() {
     let mut machine = begin();
     let overflow = || Input::ModelFailed { code: "context_overflow".into(), partial: None };
     assert_eq!(machine.advance(overflow()).effects, [Effect::Compact(Trigger::Overflow)]);
-    let compaction = Compaction {
-        summary: Some("s".into()),
-        first_kept: None,
-        strategy: Strategy::Truncate,
-        trigger: Trigger::Overflow,
-        tokens_before: None,
-        tokens_after: None,
-        details: Details::default(),
-        from_hook: false,
-    };
+    let compaction =
+        Compaction { summary: Some("s".into()), ..Compaction::new(Strategy::Truncate, Trigger::Overflow) };
     assert_eq!(machine.advance(Input::Compacted(Some(compaction))).effects, [Effect::CallModel]);
     machine.advance(overflow());
     assert_eq!(outcome(&machine), (Outcome::Failed, Some("context_overflow")));
