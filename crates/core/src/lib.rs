@@ -21,6 +21,7 @@ pub mod policy;
 pub mod port;
 pub mod project;
 pub mod scope;
+pub mod secret_shape;
 pub mod tree;
 pub mod trim;
 pub mod view;
