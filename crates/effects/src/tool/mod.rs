@@ -2,6 +2,7 @@
 //! when the box is opened.
 
 pub mod http;
+pub mod mcp;
 
 use async_trait::async_trait;
 use sapwood_core::port::tool::{ToolOutput, ToolSpec};
