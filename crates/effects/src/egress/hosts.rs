@@ -49,7 +49,7 @@ impl AllowedHosts {
     }
 
     /// As [`Self::admit`], for a URL that is already read, such as a redirect's.
-    pub fn admit_url(&self, url: Url) -> Result<Url, EgressError> {
+    pub fn admit_url(&self, mut url: Url) -> Result<Url, EgressError> {
         if url.scheme() != "https" {
             return Err(EgressError::Scheme { scheme: url.scheme().to_owned() });
         }
@@ -63,10 +63,13 @@ impl AllowedHosts {
         if !self.0.contains(&asked) {
             return Err(EgressError::Host { host: asked.host.to_string(), port: asked.port });
         }
-        match literal_address(&asked.host) {
-            Some(address) => refuse_closed(&asked.host.to_string(), address).map(|()| url),
-            None => Ok(url),
+        if let Some(address) = literal_address(&asked.host) {
+            refuse_closed(&asked.host.to_string(), address)?;
         }
+        // From here on the name has one spelling: for the resolver, the certificate and the next redirect.
+        url.set_host(Some(&asked.host.to_string()))
+            .map_err(|error| EgressError::Url { why: error.to_string() })?;
+        Ok(url)
     }
 }
 
