@@ -20,6 +20,7 @@ pub mod id;
 pub mod policy;
 pub mod port;
 pub mod project;
+pub mod retry;
 pub mod scope;
 pub mod tree;
 pub mod trim;

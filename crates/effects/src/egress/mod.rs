@@ -1,0 +1,3 @@
+//! Ways out to the network.
+
+pub mod provider;
