@@ -4,6 +4,7 @@
 
 pub mod address;
 mod hosts;
+pub mod provider;
 mod resolve;
 
 use std::net::IpAddr;
