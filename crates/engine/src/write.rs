@@ -169,7 +169,7 @@ impl Engine {
             NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
         let drafts = self.shared_labels(scope, source, now).await?;
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, &id);
         Ok(id)
     }
 
@@ -246,7 +246,7 @@ impl Engine {
     /// Really deletes a session.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, session);
         Ok(())
     }
 
@@ -269,8 +269,9 @@ impl Engine {
     }
 
     pub(crate) async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let session = append.session.clone();
         let appended = self.store.append(scope, append).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, &session);
         Ok(appended)
     }
 

@@ -346,6 +346,22 @@ pub trait Sessions: Send + Sync {
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
     /// Really deletes: entries, blobs nobody else refers to, the search index. What forks need stays with them.
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
+    /// Where each log ends, in the order asked; none for a session the caller cannot see.
+    async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+        let mut heads = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            heads.push(match self.summary(scope, session).await {
+                Ok(summary) => Some(summary.head.seq),
+                Err(StoreError::NoSession { .. }) => None,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(heads)
+    }
+    /// A number that is another one after any write, by whichever process. None if the store cannot tell cheaply.
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// The entries of one session.

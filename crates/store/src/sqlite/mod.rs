@@ -22,6 +22,7 @@ mod schema;
 mod search;
 mod session;
 mod sight;
+mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ use fault::Fault;
 use log::LogRows;
 use reader::Readers;
 use session::find;
+use watch::Watcher;
 use writer::Writer;
 
 pub struct SqliteStore {
@@ -52,6 +54,7 @@ pub struct SqliteStore {
     // that can write.
     readers: Readers,
     path_readers: Readers,
+    watcher: Watcher,
     writer: Writer,
 }
 
@@ -67,8 +70,10 @@ impl SqliteStore {
         schema::migrate(&desk.conn, &path)?;
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
-        let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key);
-        Ok(Self { path, durability: options.durability, readers, path_readers, writer: Writer::start(desk)? })
+        let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
+        let watcher = Watcher::new(path.clone(), key);
+        let writer = Writer::start(desk)?;
+        Ok(Self { path, durability: options.durability, readers, path_readers, watcher, writer })
     }
 
     /// Runs `work` on a session that the caller may use so.
@@ -134,6 +139,14 @@ impl Sessions for SqliteStore {
         self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
         // What was erased is still in the write-ahead log until that is folded into the file.
         self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+    }
+
+    async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+        self.readers.read(|desk| watch::heads(desk, scope, sessions))
+    }
+
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        self.watcher.change_mark().map(Some)
     }
 }
 
