@@ -4,4 +4,5 @@
 pub mod egress;
 pub mod model;
 pub mod secret;
+pub mod tokens;
 pub mod tool;

@@ -35,6 +35,9 @@ pub struct BenchArgs {
     /// Smaller sizes: done in seconds, good for a first look only
     #[arg(long)]
     quick: bool,
+    /// Only these axes
+    #[arg(value_enum, value_name = "AXIS")]
+    only: Vec<Axis>,
     /// Only this axis; can be given several times
     #[arg(long, value_enum, value_name = "NAME")]
     axis: Vec<Axis>,
@@ -63,6 +66,8 @@ enum Axis {
     Disk,
     /// The engine's own part of a round of a turn
     Turn,
+    /// What survives compaction, and how long planning one takes
+    Compaction,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -76,6 +81,7 @@ const ALL: &[Axis] = &[
     Axis::Search,
     Axis::Disk,
     Axis::Turn,
+    Axis::Compaction,
 ];
 
 /// How much of everything.
@@ -100,7 +106,8 @@ const QUICK: Sizes =
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
     let sizes = if args.quick { QUICK } else { FULL };
-    let axes = if args.axis.is_empty() { ALL } else { &args.axis };
+    let wanted = [args.axis, args.only].concat();
+    let axes = if wanted.is_empty() { ALL } else { &wanted };
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();
     for axis in ALL.iter().filter(|axis| axes.contains(axis)) {
@@ -132,5 +139,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Search => axis::search::run(stage).await,
         Axis::Disk => axis::disk::run(stage).await,
         Axis::Turn => axis::turn::run(stage).await,
+        Axis::Compaction => axis::compaction::run(stage).await,
     }
 }

@@ -1,6 +1,7 @@
 //! The axes. Each takes the stage, measures, and gives its figures.
 
 pub mod append;
+pub mod compaction;
 pub mod context;
 pub mod disk;
 pub mod fork;
