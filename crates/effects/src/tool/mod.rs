@@ -1,8 +1,20 @@
 //! The tools that work outside of the log. Each is a [`Tool`] in a file of its own, bound to what its session was granted
-//! when the box is opened.
+//! when the box is opened. [`host`] puts the boxes together; [`files`], [`search`], [`command`] and [`git`] are the tools.
+
+pub mod command;
+pub mod files;
+pub mod git;
+pub mod host;
+mod offload;
+mod process;
+mod schema;
+pub mod search;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use sapwood_core::port::tool::{ToolOutput, ToolSpec};
+use sapwood_core::content::Json;
+use sapwood_core::port::tool::{Grant, Replay, ToolError, ToolOutput, ToolSpec, Touch};
 use serde_json::Value;
 
 /// One tool, bound to its grant.
@@ -11,4 +23,36 @@ pub trait Tool: Send + Sync {
     fn spec(&self) -> ToolSpec;
     /// The input fits the spec's schema. Dropping the future ends what it runs.
     async fn run(&self, input: &Value) -> ToolOutput;
+}
+
+/// Where further tools come from: the network's, and those of MCP servers. A source reads in the grant what it may open,
+/// and gives nothing beyond it.
+#[async_trait]
+pub trait ToolSource: Send + Sync {
+    async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
+}
+
+/// Takes what must not be seen out of a text (I12).
+pub trait Scrub: Send + Sync {
+    fn scrub(&self, text: &str) -> String;
+}
+
+/// Knows no secrets, and so leaves every text as it is.
+pub struct NoSecrets;
+
+impl Scrub for NoSecrets {
+    fn scrub(&self, text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+/// A spec whose schema is written as a value.
+fn spec(name: &str, description: &str, input_schema: &Value, touch: Touch, replay: Replay) -> ToolSpec {
+    let (name, description) = (name.to_owned(), description.to_owned());
+    ToolSpec { name, description, input_schema: Json::from_value(input_schema), touch, replay }
+}
+
+/// A string field that the schema requires.
+fn text_field<'a>(input: &'a Value, field: &str) -> &'a str {
+    input[field].as_str().unwrap_or_default()
 }

@@ -1,0 +1,7 @@
+//! The tools as a session meets them: through a host, a grant and a box.
+
+mod command;
+mod desk;
+mod files;
+mod git;
+mod host;
