@@ -1,4 +1,4 @@
-//! Gives up this process's rights, on Linux: files and signals by Landlock, sockets by seccomp. It touches its own process
+//! Gives up this process's rights, on Linux: capabilities, files and signals by Landlock, sockets by seccomp. It touches its own process
 //! only, and what is given up stays so for every program that comes after.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,11 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
     Scope, path_beneath_rules,
 };
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 use super::{Confinement, FileRights, Network};
@@ -30,9 +34,36 @@ pub fn is_landlock_available() -> bool {
 }
 
 pub fn give_up_rights(confinement: &Confinement) -> Result<(), String> {
+    drop_capabilities().map_err(|why| format!("capabilities cannot be dropped: {why}"))?;
     limit_resources().map_err(|why| format!("limits cannot be set: {why}"))?;
     restrict_files(confinement).map_err(|why| format!("Landlock: {why}"))?;
     refuse_calls(confinement.network).map_err(|why| format!("seccomp: {why}"))
+}
+
+/// What root keeps: its rights over files and its own processes, about as in a container.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT);
+
+/// Some capabilities lead around Landlock: with CAP_PERFMON the environment of every process can be read. Root gets back
+/// on the next exec whatever is left in the bounding set, so it has to go from there.
+fn drop_capabilities() -> rustix::io::Result<()> {
+    for capability in CapabilitySet::all().difference(KEPT).iter() {
+        match remove_capability_from_bounding_set(capability) {
+            // Whoever may not do this has none to lose by an exec; and an old kernel does not know them all.
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
+            Err(why) => return Err(why),
+        }
+    }
+    let CapabilitySets { effective, permitted, .. } = capabilities(None)?;
+    let (effective, permitted) = (effective & KEPT, permitted & KEPT);
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
 
 fn limit_resources() -> rustix::io::Result<()> {

@@ -2,6 +2,7 @@
 
 mod command;
 mod desk;
+mod escapes;
 mod files;
 mod git;
 mod host;

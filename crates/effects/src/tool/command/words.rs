@@ -22,7 +22,7 @@ pub fn split_words(line: &str) -> Result<Vec<String>, String> {
             '$' if matches!(chars.peek(), Some('(' | '{')) => {
                 return Err("there is no shell here, so nothing is put in for $".to_owned());
             }
-            c if c.is_whitespace() => words.extend(word.take()),
+            ' ' | '\t' => words.extend(word.take()),
             c => word.get_or_insert_default().push(c),
         }
     }
