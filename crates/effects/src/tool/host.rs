@@ -22,8 +22,8 @@ use super::search::{FindFiles, SearchText};
 use super::{NoSecrets, Scrub, Tool, ToolSource};
 use crate::sandbox::{Confinement, FileRights, Launcher, Network};
 
-/// Tools that the host itself has.
-pub const HOST_TOOLS: &[&str] = &[
+/// Every tool an agent may name that works outside of the log. `http_request` comes from a source.
+pub const EFFECT_TOOLS: &[&str] = &[
     "read_file",
     "write_file",
     "edit_file",
@@ -34,7 +34,13 @@ pub const HOST_TOOLS: &[&str] = &[
     "git_status",
     "git_diff",
     "git_commit",
+    "http_request",
 ];
+/// Those the host has itself: all but the last.
+pub const HOST_TOOLS: &[&str] = match EFFECT_TOOLS {
+    [own @ .., _] => own,
+    [] => &[],
+};
 /// Tools that work on the log: the engine has them, and the host leaves their names alone.
 pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
 
