@@ -209,11 +209,7 @@ impl Git {
     async fn commit(&self, message: &str, paths: &[&str]) -> Result<ToolOutput, String> {
         let pathspecs = self.pathspecs(paths)?;
         let config = self.read_config().await?;
-        if let [filter, ..] = config.filters()[..] {
-            return Err(format!(
-                "this repository sends files through the program of filter {filter}: commit by hand"
-            ));
-        }
+        self.check_filters(&config).await?;
         let of = |before: &[&str]| -> Vec<String> {
             before.iter().map(|arg| (*arg).to_owned()).chain(pathspecs.iter().cloned()).collect()
         };
@@ -224,6 +220,22 @@ impl Git {
         let commit = of(&["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--only", &message, "--"]);
         let commit: Vec<&str> = commit.iter().map(String::as_str).collect();
         succeeded(&self.run(&config, &commit, Need::Change).await?).map(ToolOutput::text)
+    }
+
+    /// Files that should go through a filter would be stored as they are, since no filter runs here.
+    async fn check_filters(&self, config: &Config) -> Result<(), String> {
+        if let [filter, ..] = config.filters()[..] {
+            return Err(format!(
+                "this repository sends files through the program of filter {filter}: commit by hand"
+            ));
+        }
+        let changed =
+            ["ls-files", "--modified", "--others", "--exclude-standard", "--", ":(top,attr:filter=lfs)"];
+        let stored_elsewhere = succeeded(&self.run(config, &changed, Need::Look).await?)?;
+        match stored_elsewhere.lines().next() {
+            Some(file) => Err(format!("{file} belongs into large-file storage: commit by hand")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,20 +9,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sapwood_core::content::ToolCall;
 use sapwood_core::id::{SessionId, TenantId};
-use sapwood_core::port::tool::{
-    FsScope, Grant, OutputPart, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox,
-};
+use sapwood_core::port::tool::{FsScope, Grant, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox};
 
 use super::command::{Allowlist, RunCommand};
 use super::files::root::Root;
 use super::files::{EditFile, ListDirectory, ReadFile, WriteFile};
 use super::git::{GitCommit, GitDiff, GitStatus};
+use super::http::{HTTP_REQUEST, HttpRequest};
+use super::mcp::{McpLimits, open_mcp_tools};
 use super::schema::InputSchema;
 use super::search::{FindFiles, SearchText};
-use super::{NoSecrets, Scrub, Tool, ToolSource};
+use super::{Tool, ToolSource};
+use crate::egress::{AllowedHosts, Egress, EgressLimits};
 use crate::sandbox::{Confinement, FileRights, Launcher, Network};
+use crate::secret::Secrets;
 
-/// Every tool an agent may name that works outside of the log. `http_request` comes from a source.
+/// Every tool an agent may name that works outside of the log.
 pub const EFFECT_TOOLS: &[&str] = &[
     "read_file",
     "write_file",
@@ -36,11 +38,6 @@ pub const EFFECT_TOOLS: &[&str] = &[
     "git_commit",
     "http_request",
 ];
-/// Those the host has itself: all but the last.
-pub const HOST_TOOLS: &[&str] = match EFFECT_TOOLS {
-    [own @ .., _] => own,
-    [] => &[],
-};
 /// Tools that work on the log: the engine has them, and the host leaves their names alone.
 pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
 
@@ -99,7 +96,10 @@ pub struct Settings {
     pub network: Network,
     /// `NAME <ADDRESS>` of commits in repositories that name nobody.
     pub git_author: GitAuthor,
-    pub scrub: Arc<dyn Scrub>,
+    /// What `secret:NAME` stands for, and what is taken out of every output (I12).
+    pub secrets: Arc<Secrets>,
+    pub egress_limits: EgressLimits,
+    pub mcp_limits: McpLimits,
     /// Asked for further tools, in this order.
     pub sources: Vec<Arc<dyn ToolSource>>,
 }
@@ -120,7 +120,9 @@ impl Settings {
             readable: Vec::new(),
             network: Network::Denied,
             git_author: GitAuthor { name: "Sapwood".to_owned(), address: "sapwood@localhost".to_owned() },
-            scrub: Arc::new(NoSecrets),
+            secrets: Arc::default(),
+            egress_limits: EgressLimits::default(),
+            mcp_limits: McpLimits::default(),
             sources: Vec::new(),
         }
     }
@@ -204,13 +206,31 @@ impl Host {
         }))
     }
 
-    /// Every tool of a grant: the host's own by name, then whatever the sources have for it.
+    /// `http_request` if it is granted, and every tool of the servers that the grant names.
+    async fn open_network_tools(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let asks_for_requests = grant.tools.iter().any(|name| name == HTTP_REQUEST);
+        if !asks_for_requests && grant.mcp_servers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Settings { secrets, egress_limits, mcp_limits, .. } = &self.settings;
+        let invalid = |why: String| ToolError::Invalid { what: "allowed_hosts".to_owned(), why };
+        let hosts = AllowedHosts::parse(&grant.allowed_hosts).map_err(|why| invalid(why.to_string()))?;
+        let egress = Egress::new(hosts, *egress_limits).map_err(|why| invalid(why.to_string()))?;
+        let mut tools = open_mcp_tools(grant, &egress, secrets, *mcp_limits).await?;
+        if asks_for_requests {
+            tools.push(Arc::new(HttpRequest::new(egress, secrets.clone())));
+        }
+        Ok(tools)
+    }
+
+    /// Every tool of a grant: those on files and programs by name, those on the network, and what the sources have.
     async fn tools_of(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
         let workplace = Arc::new(self.open_workplace(grant)?);
         let mut tools = Vec::new();
-        for name in HOST_TOOLS.iter().filter(|name| grant.tools.iter().any(|granted| granted == *name)) {
+        for name in EFFECT_TOOLS.iter().filter(|name| grant.tools.iter().any(|granted| granted == *name)) {
             tools.extend(self.make_tool(name, grant, &workplace)?);
         }
+        tools.extend(self.open_network_tools(grant).await?);
         for source in &self.settings.sources {
             tools.extend(source.open(grant).await?);
         }
@@ -228,7 +248,7 @@ impl ToolHost for Host {
         }
         check_names(grant, &slots)?;
         let specs = slots.iter().map(|slot| slot.spec.clone()).collect();
-        Ok(Arc::new(OpenBox { specs, slots, scrub: self.settings.scrub.clone() }))
+        Ok(Arc::new(OpenBox { specs, slots, secrets: self.settings.secrets.clone() }))
     }
 }
 
@@ -236,11 +256,11 @@ impl ToolHost for Host {
 fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
     let is_there = |name: &str| slots.iter().any(|slot| slot.spec.name == name);
     for name in &grant.tools {
-        let is_known = [HOST_TOOLS, ENGINE_TOOLS].concat().contains(&name.as_str()) || is_there(name);
+        let is_known = [EFFECT_TOOLS, ENGINE_TOOLS].concat().contains(&name.as_str()) || is_there(name);
         if !is_known {
             let opened = slots.iter().map(|slot| slot.spec.name.as_str());
             let mut known: Vec<&str> =
-                [HOST_TOOLS, ENGINE_TOOLS].concat().into_iter().chain(opened).collect();
+                [EFFECT_TOOLS, ENGINE_TOOLS].concat().into_iter().chain(opened).collect();
             known.sort_unstable();
             known.dedup();
             return Err(ToolError::Unknown {
@@ -282,7 +302,7 @@ impl Slot {
 struct OpenBox {
     specs: Vec<ToolSpec>,
     slots: Vec<Slot>,
-    scrub: Arc<dyn Scrub>,
+    secrets: Arc<Secrets>,
 }
 
 impl OpenBox {
@@ -291,16 +311,6 @@ impl OpenBox {
             let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             format!("there is no tool {name} in this session; there are {}", names.join(", "))
         })
-    }
-
-    fn scrubbed(&self, output: ToolOutput) -> ToolOutput {
-        let scrub = |part| match part {
-            OutputPart::Text(text) => OutputPart::Text(self.scrub.scrub(&text)),
-            OutputPart::Media { mime, name, bytes } => {
-                OutputPart::Media { mime, name: name.map(|name| self.scrub.scrub(&name)), bytes }
-            }
-        };
-        ToolOutput { parts: output.parts.into_iter().map(scrub).collect(), is_error: output.is_error }
     }
 }
 
@@ -316,7 +326,7 @@ impl Toolbox for OpenBox {
             Ok(slot) => slot.tool.run(&input).await,
             Err(why) => ToolOutput::error(why),
         };
-        self.scrubbed(output)
+        self.secrets.scrub_output(output)
     }
 
     fn check(&self, call: &ToolCall) -> Result<(), String> {

@@ -1,10 +1,13 @@
 //! The tools that work outside of the log. Each is a [`Tool`] in a file of its own, bound to what its session was granted
-//! when the box is opened. [`host`] puts the boxes together; [`files`], [`search`], [`command`] and [`git`] are the tools.
+//! when the box is opened. [`host`] puts the boxes together; [`files`], [`search`], [`command`], [`git`], [`http`]
+//! and [`mcp`] are the tools.
 
 pub mod command;
 pub mod files;
 pub mod git;
 pub mod host;
+pub mod http;
+pub mod mcp;
 mod offload;
 mod process;
 mod schema;
@@ -25,25 +28,11 @@ pub trait Tool: Send + Sync {
     async fn run(&self, input: &Value) -> ToolOutput;
 }
 
-/// Where further tools come from: the network's, and those of MCP servers. A source reads in the grant what it may open,
-/// and gives nothing beyond it.
+/// Where further tools come from, such as those of a program that embeds Sapwood. A source reads in the grant what it may
+/// open, and gives nothing beyond it.
 #[async_trait]
 pub trait ToolSource: Send + Sync {
     async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
-}
-
-/// Takes what must not be seen out of a text (I12).
-pub trait Scrub: Send + Sync {
-    fn scrub(&self, text: &str) -> String;
-}
-
-/// Knows no secrets, and so leaves every text as it is.
-pub struct NoSecrets;
-
-impl Scrub for NoSecrets {
-    fn scrub(&self, text: &str) -> String {
-        text.to_owned()
-    }
 }
 
 /// A spec whose schema is written as a value.

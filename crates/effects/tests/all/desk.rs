@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood_core::content::{Json, ToolCall};
 use sapwood_core::port::tool::{FsScope, Grant, OutputPart, ToolHost, ToolOutput, Toolbox};
 use sapwood_effects::sandbox::Launcher;
-use sapwood_effects::tool::host::{HOST_TOOLS, Host, Settings};
+use sapwood_effects::tool::host::{EFFECT_TOOLS, Host, Settings};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -52,22 +52,22 @@ impl Desk {
             session: SESSION.parse().unwrap(),
             cwd: Some(self.project().display().to_string()),
             fs_scope,
-            tools: HOST_TOOLS.iter().map(|name| (*name).to_owned()).collect(),
+            tools: EFFECT_TOOLS.iter().map(|name| (*name).to_owned()).collect(),
             allowed_commands: allowed_commands.iter().map(|command| (*command).to_owned()).collect(),
             allowed_hosts: Vec::new(),
             mcp_servers: Default::default(),
         }
     }
 
-    pub async fn open(&self, fs_scope: FsScope, allowed_commands: &[&str]) -> Box {
+    pub async fn open(&self, fs_scope: FsScope, allowed_commands: &[&str]) -> Tools {
         let host = Host::new(self.settings.clone());
-        Box(host.open(&self.grant(fs_scope, allowed_commands)).await.unwrap())
+        Tools(host.open(&self.grant(fs_scope, allowed_commands)).await.unwrap())
     }
 }
 
-pub struct Box(pub Arc<dyn Toolbox>);
+pub struct Tools(pub Arc<dyn Toolbox>);
 
-impl Box {
+impl Tools {
     pub async fn call(&self, name: &str, input: Value) -> ToolOutput {
         self.0.run(&call(name, input)).await
     }

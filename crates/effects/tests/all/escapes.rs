@@ -11,7 +11,7 @@ use std::fs;
 use sapwood_core::port::tool::FsScope;
 use serde_json::{Value, json};
 
-use crate::desk::{Box, Desk, read};
+use crate::desk::{Desk, Tools, read};
 
 /// What must never be seen, and never be changed.
 pub const CANARY: &str = "canary-7f3a";
@@ -37,7 +37,7 @@ pub fn attempts(path: &str) -> Vec<(&'static str, Value)> {
 }
 
 /// No file tool does anything with a path, and the vault is as it was.
-pub async fn assert_refused(desk: &Desk, toolbox: &Box, path: &str) {
+pub async fn assert_refused(desk: &Desk, toolbox: &Tools, path: &str) {
     for (name, input) in attempts(path) {
         let text = toolbox.fails(name, input).await;
         assert!(!text.contains(CANARY), "{name} {path:?} shows the canary");
@@ -53,7 +53,7 @@ pub fn assert_vault_is_whole(desk: &Desk) {
 }
 
 /// A box whose files are in `files`: the two scopes that have bounds.
-pub async fn bounded(desk: &Desk) -> [(std::path::PathBuf, Box); 2] {
+pub async fn bounded(desk: &Desk) -> [(std::path::PathBuf, Tools); 2] {
     let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
     let project = desk.open(FsScope::Project, &[]).await;
     [(desk.scratch(), sandboxed), (desk.project(), project)]

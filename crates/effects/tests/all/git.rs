@@ -100,7 +100,7 @@ async fn a_linked_work_tree_works_and_a_forged_link_does_not() {
     let mut grant = desk.grant(FsScope::Project, &[]);
     grant.cwd = Some(linked.display().to_string());
     let host = sapwood_effects::tool::host::Host::new(desk.settings.clone());
-    let toolbox = crate::desk::Box(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
+    let toolbox = crate::desk::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
     std::fs::write(linked.join("n.txt"), "n").unwrap();
     assert_eq!(toolbox.does("git_status", json!({})).await, "## linked\n?? n.txt\n");
     toolbox.does("git_commit", json!({"message": "in the linked tree"})).await;
@@ -109,8 +109,21 @@ async fn a_linked_work_tree_works_and_a_forged_link_does_not() {
     std::fs::create_dir(&forged).unwrap();
     std::fs::copy(linked.join(".git"), forged.join(".git")).unwrap();
     grant.cwd = Some(forged.display().to_string());
-    let toolbox = crate::desk::Box(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
+    let toolbox = crate::desk::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
     assert!(toolbox.fails("git_status", json!({})).await.contains("does not know this work tree"));
+}
+
+#[tokio::test]
+async fn files_of_large_file_storage_are_not_committed_whole() {
+    let desk = repository();
+    desk.put(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    desk.put("b.bin", "big");
+    let toolbox = desk.open(FsScope::Project, &[]).await;
+    assert!(
+        toolbox.fails("git_commit", json!({"message": "m"})).await.contains("b.bin belongs into large-file")
+    );
+    std::fs::remove_file(desk.project().join("b.bin")).unwrap();
+    toolbox.does("git_commit", json!({"message": "m"})).await;
 }
 
 #[tokio::test]

@@ -3,12 +3,17 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use sapwood_core::port::tool::{FsScope, Replay, ToolError, ToolHost, Touch};
-use sapwood_effects::tool::Scrub;
-use sapwood_effects::tool::host::{HOST_TOOLS, Host};
-use serde_json::json;
+use async_trait::async_trait;
+use sapwood_core::content::Json;
+use sapwood_core::port::tool::{FsScope, Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Touch};
+use sapwood_effects::secret::Secrets;
+use sapwood_effects::tool::host::{EFFECT_TOOLS, Host};
+use sapwood_effects::tool::{Tool, ToolSource};
+use serde_json::{Value, json};
 
-use crate::desk::{Desk, call};
+use crate::desk::{Desk, Tools, call};
+
+const CANARY: &str = "canary-in-a-box";
 
 #[tokio::test]
 async fn a_box_has_the_granted_tools_and_no_others() {
@@ -39,11 +44,11 @@ async fn a_name_that_nobody_has_is_refused_with_what_there_is() {
 async fn each_tool_says_what_it_touches_and_whether_it_may_run_again() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &["ls"]).await;
-    assert_eq!(toolbox.0.specs().len(), HOST_TOOLS.len());
+    assert_eq!(toolbox.0.specs().len(), EFFECT_TOOLS.len());
     for spec in toolbox.0.specs() {
         let expected = match spec.name.as_str() {
             "write_file" | "edit_file" => (Touch::Edits, Replay::Never),
-            "run_command" => (Touch::Acts, Replay::Never),
+            "run_command" | "http_request" => (Touch::Acts, Replay::Never),
             "git_commit" => (Touch::Commits, Replay::Never),
             _ => (Touch::Reads, Replay::Safe),
         };
@@ -99,19 +104,12 @@ async fn a_scope_without_its_directory_is_refused() {
     assert_eq!(host.open(&grant).await.err().unwrap().code(), "tool.invalid");
 }
 
-struct Canary;
-
-impl Scrub for Canary {
-    fn scrub(&self, text: &str) -> String {
-        text.replace("hunter2", "[secret]")
-    }
-}
-
 #[tokio::test]
 async fn every_output_is_scrubbed_errors_too() {
     let mut desk = Desk::new();
-    desk.settings.scrub = Arc::new(Canary);
-    desk.put("a", "the word is hunter2\n");
+    let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
+    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    desk.put("a", &format!("the word is {CANARY}\n"));
     let toolbox = desk.open(FsScope::Project, &["cat *"]).await;
     for (name, input) in [
         ("read_file", json!({"path": "a"})),
@@ -119,8 +117,66 @@ async fn every_output_is_scrubbed_errors_too() {
         ("run_command", json!({"command": "cat a"})),
     ] {
         let text = toolbox.does(name, input).await;
-        assert!(text.contains("[secret]") && !text.contains("hunter2"), "{name}: {text}");
+        assert!(text.contains("[secret:WORD]") && !text.contains(CANARY), "{name}: {text}");
     }
-    assert!(!toolbox.fails("read_file", json!({"path": "hunter2"})).await.contains("hunter2"));
-    assert!(!toolbox.fails("no_such_hunter2", json!({})).await.contains("hunter2"));
+    assert!(!toolbox.fails("read_file", json!({"path": CANARY})).await.contains(CANARY));
+    assert!(!toolbox.fails(&format!("no_{CANARY}"), json!({})).await.contains(CANARY));
+}
+
+#[tokio::test]
+async fn tools_of_the_network_and_of_servers_are_in_the_box_too() {
+    let mut desk = Desk::new();
+    let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
+    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    grant.mcp_servers.insert("stub".to_owned(), crate::mcp::stdio(&[("WORD", "secret:WORD")]));
+    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
+    let env = toolbox.does("mcp__stub__env", json!({})).await;
+    assert!(env.contains("WORD=[secret:WORD]"), "{env}");
+    assert!(
+        toolbox.0.check(&call("mcp__stub__echo", json!({"text": 1}))).unwrap_err().contains("input/text")
+    );
+    let refused = toolbox.fails("http_request", json!({"url": "https://example.com/"})).await;
+    assert!(refused.contains("example.com"), "{refused}");
+    grant.allowed_hosts = vec!["not a host/".to_owned()];
+    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+}
+
+/// A program's own tool.
+struct Greet;
+
+#[async_trait]
+impl Tool for Greet {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "greet".to_owned(),
+            description: "Greets.".to_owned(),
+            input_schema: Json::parse(r#"{"type": "object"}"#).unwrap(),
+            touch: Touch::Reads,
+            replay: Replay::Safe,
+        }
+    }
+    async fn run(&self, _: &Value) -> ToolOutput {
+        ToolOutput::text("hello")
+    }
+}
+
+#[async_trait]
+impl ToolSource for Greet {
+    async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let is_granted = grant.tools.iter().any(|name| name == "greet");
+        Ok(is_granted.then(|| Arc::new(Greet) as Arc<dyn Tool>).into_iter().collect())
+    }
+}
+
+#[tokio::test]
+async fn a_program_can_add_tools_of_its_own_but_not_under_a_taken_name() {
+    let mut desk = Desk::new();
+    desk.settings.sources = vec![Arc::new(Greet)];
+    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    grant.tools = vec!["greet".to_owned()];
+    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
+    assert_eq!(toolbox.does("greet", json!({})).await, "hello");
+    desk.settings.sources.push(Arc::new(Greet));
+    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
 }

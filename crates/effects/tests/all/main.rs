@@ -1,10 +1,17 @@
-//! The tools as a session meets them: through a host, a grant and a box.
+//! What the crate promises at its edge, tried from outside: real files, processes, sockets and TLS.
 
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
 mod command;
 mod desk;
+mod egress;
 mod escapes;
 mod files;
 mod git;
 mod host;
+mod http_request;
+mod mcp;
+mod secrets;
+mod stub;
+mod world;

@@ -14,9 +14,9 @@ use sapwood_effects::sandbox::{Confinement, FileRights, Network};
 use serde_json::json;
 
 use super::{CANARY, assert_vault_is_whole, guarded_desk};
-use crate::desk::{Box, Desk, text_of};
+use crate::desk::{Desk, Tools, text_of};
 
-async fn shell(toolbox: &Box, script: &str) -> String {
+async fn shell(toolbox: &Tools, script: &str) -> String {
     text_of(&toolbox.call("run_command", json!({"command": ["bash", "-c", script], "timeout_s": 20})).await)
 }
 
@@ -137,7 +137,7 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
 const HEARTBEAT: &str = "while :; do echo x >>heartbeat; sleep 0.02; done";
 
 /// Ways to get away from one's parent.
-async fn detached(toolbox: &Box) -> Vec<String> {
+async fn detached(toolbox: &Tools) -> Vec<String> {
     let mut ways = vec![
         format!("({HEARTBEAT}) &"),
         format!("setsid bash -c '{HEARTBEAT}' &"),
