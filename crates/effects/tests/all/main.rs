@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used)]
-
 mod addresses;
 mod command;
 mod desk;
@@ -14,6 +12,7 @@ mod git;
 mod host;
 mod http_request;
 mod mcp;
+mod models;
 mod secrets;
 mod stub;
 mod world;
