@@ -88,6 +88,7 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Bench(crate::bench::BenchArgs),
+    Agent(cmd::agent::AgentArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),

@@ -33,13 +33,13 @@ impl Exit {
 
     fn of(code: &str) -> Self {
         match code {
-            "session.not_found" | "entry.not_found" | "blob.not_found" => Exit::NotFound,
+            "session.not_found" | "entry.not_found" | "blob.not_found" | "agent.not_found" => Exit::NotFound,
             "session.conflict"
             | "session.exists"
             | "session.stale_fence"
             | "session.leased"
             | "session.archived" => Exit::Conflict,
-            "session.denied" => Exit::Denied,
+            "session.denied" | "agent.untrusted" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -138,7 +138,10 @@ fn hint_for(code: &str) -> &'static str {
         "input.inline_media" => "upload the bytes as a blob and refer to it by its hash",
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
-        "config.invalid" => "sapwood.toml takes: store, tenant, user, durability, key_file, keychain",
+        "config.invalid" => {
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
+        }
+        "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
             "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
         }

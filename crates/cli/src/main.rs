@@ -7,6 +7,7 @@
 //!
 //! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
 
+mod agents;
 mod args;
 mod bench;
 mod cmd;

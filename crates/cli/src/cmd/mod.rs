@@ -2,6 +2,7 @@
 //! engine, and prints what came of it.
 
 pub mod about;
+pub mod agent;
 pub mod archives;
 pub mod audit;
 pub mod branch;
@@ -45,6 +46,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Version(_) => return about::version(global.format()),
         Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
+        Command::Agent(args) => return agent::run(args, &global),
         command => command,
     };
     let mut app = App::open(&global)?;
@@ -84,7 +86,11 @@ async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
-        Command::Bench(_) | Command::Keychain(_) | Command::Completions(_) | Command::Version(_) => Ok(()),
+        Command::Agent(_)
+        | Command::Bench(_)
+        | Command::Keychain(_)
+        | Command::Completions(_)
+        | Command::Version(_) => Ok(()),
     }
 }
 
