@@ -10,6 +10,7 @@
 mod agents;
 mod args;
 mod bench;
+mod chat;
 mod cmd;
 mod config;
 mod failure;

@@ -1,0 +1,3 @@
+//! `sapwood chat`: a conversation in the terminal.
+
+mod markdown;
