@@ -25,6 +25,7 @@ pub mod pressure;
 pub mod project;
 pub mod retry;
 pub mod scope;
+pub mod secret_shape;
 pub mod tokens;
 pub mod tree;
 pub mod trim;

@@ -43,8 +43,7 @@ impl Engine {
 impl Follower {
     /// Reads a record of this session.
     pub fn decode(&self, record: &Record) -> Result<Body> {
-        let unreadable =
-            |source| crate::EngineError::Unreadable { session: self.session.clone(), source };
+        let unreadable = |source| crate::EngineError::Unreadable { session: self.session.clone(), source };
         record.decode().map_err(unreadable)
     }
 

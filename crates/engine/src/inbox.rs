@@ -5,10 +5,7 @@ use sapwood_core::entry::{Body, InputQueued, Queue};
 use sapwood_core::turn::Input;
 use sapwood_core::{EntryId, Kind, Record, Scope, Seq, SessionId, TurnId};
 
-use crate::{Engine, EngineError, Follower, Result};
-
-/// Most queued inputs that are looked at.
-const QUEUED_MAX: usize = 1_000;
+use crate::{Engine, Follower, Result};
 
 /// Reads the log behind the turn's own back.
 pub(crate) struct Inbox {
@@ -70,19 +67,12 @@ impl Engine {
     ) -> Result<Vec<(EntryId, InputQueued)>> {
         let kinds = [Kind::InputQueued, Kind::InputTaken];
         let mut waiting: Vec<(EntryId, InputQueued)> = Vec::new();
-        let mut after = Seq::ZERO;
-        loop {
-            let records = self.store.read_kinds(scope, session, &kinds, after, QUEUED_MAX).await?;
-            let Some(last) = records.last() else { return Ok(waiting) };
-            after = last.meta.seq;
-            for record in records {
-                let unreadable = |source| EngineError::Unreadable { session: session.clone(), source };
-                match record.decode().map_err(unreadable)? {
-                    Body::InputQueued(queued) => waiting.push((record.meta.id, queued)),
-                    Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
-                    _ => {}
-                }
-            }
-        }
+        self.each_of_kinds(scope, session, &kinds, |entry| match entry.body {
+            Body::InputQueued(queued) => waiting.push((entry.meta.id, queued)),
+            Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
+            _ => {}
+        })
+        .await?;
+        Ok(waiting)
     }
 }

@@ -9,9 +9,9 @@ use super::{Answer, Effect, Input, Step};
 use crate::agent::{Confidence, Limits};
 use crate::content::{Json, Part, ToolCall};
 use crate::entry::{
-    Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Details,
-    InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger, TurnEnded,
-    TurnStarted, UserMessage,
+    Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction,
+    Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
+    TurnEnded, TurnStarted, UserMessage,
 };
 use crate::id::{EntryId, SessionId, TurnId};
 use crate::policy::{ApprovalMode, Decision, decide};
@@ -83,7 +83,7 @@ impl Machine {
             Input::Answered { answer, faults, leaf } => self.take_answer(&mut step, answer, &faults, leaf),
             Input::ModelFailed { code, partial } => self.take_failure(&mut step, code, partial),
             Input::TooFull { trigger } => self.make_room(&mut step, trigger),
-            Input::Compacted(done) => self.take_compaction(&mut step, done.map(Body::Compaction)),
+            Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
             Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
             Input::ToolDone(result) => self.take_result(&mut step, result),
             Input::ApprovalGiven { approval, answer, reason } => {
@@ -416,9 +416,15 @@ impl Machine {
         step.effects.push(Effect::Compact(trigger));
     }
 
-    fn take_compaction(&mut self, step: &mut Step, compaction: Option<Body>) {
-        if let Some(compaction) = compaction {
-            self.add(step, compaction);
+    fn take_compaction(&mut self, step: &mut Step, trigger: Trigger, compaction: Option<Compaction>) {
+        match compaction {
+            Some(compaction) => self.add(step, compaction),
+            // Asking again would end the same way.
+            None if trigger == Trigger::Overflow => {
+                self.close_round(step, RoundStatus::Error, None);
+                return self.end(step, Outcome::Failed, Some("context_overflow"));
+            }
+            None => {}
         }
         step.effects.push(Effect::CallModel);
     }
@@ -433,7 +439,13 @@ impl Machine {
     }
 
     /// Ends the turn in the middle: what was said so far is kept, what was called gets its result.
-    fn break_off(&mut self, step: &mut Step, partial: Option<Answer>, outcome: Outcome, code: Option<&str>) {
+    pub(super) fn break_off(
+        &mut self,
+        step: &mut Step,
+        partial: Option<Answer>,
+        outcome: Outcome,
+        code: Option<&str>,
+    ) {
         if let Some(partial) = partial.filter(|partial| !partial.parts.is_empty() || partial.usage.is_some())
         {
             self.add_answer(step, Answer { stop: Stop::Aborted, ..partial });

@@ -50,7 +50,10 @@ pub enum Input {
         trigger: Trigger,
     },
     /// What became of [`Effect::Compact`]; none if there was nothing to leave out.
-    Compacted(Option<Compaction>),
+    Compacted {
+        trigger: Trigger,
+        compaction: Option<Compaction>,
+    },
     /// The next call could cost more than is left.
     OverBudget {
         question: String,

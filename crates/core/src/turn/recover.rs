@@ -31,6 +31,9 @@ impl Machine {
     }
 
     fn resume(&mut self, step: &mut Step, on_interrupt: OnInterrupt, before: Option<EntryId>) {
+        if self.state.is_cancel_asked {
+            return self.break_off(step, None, Outcome::Cancelled, None);
+        }
         if self.is_waiting() {
             return self.go_on_waiting(step);
         }

@@ -66,6 +66,7 @@ pub struct TurnState {
     pub last_tokens: u64,
     pub last_cost_nano_usd: Option<u64>,
     pub approvals_asked: u32,
+    pub is_cancel_asked: bool,
     pub ended: Option<TurnEnded>,
 }
 
@@ -109,6 +110,7 @@ impl TurnState {
             Body::ApprovalAnswered(answered) => {
                 self.answer(&answered.approval, answered.answer, answered.reason.clone());
             }
+            Body::CancelAsked(_) => self.is_cancel_asked = true,
             Body::TurnEnded(ended) => self.ended = Some(ended.clone()),
             Body::TurnStarted(_)
             | Body::SystemNote(_)
@@ -127,8 +129,7 @@ impl TurnState {
             | Body::StateChanged(_)
             | Body::Exported(_)
             | Body::InputQueued(_)
-            | Body::InputTaken(_)
-            | Body::CancelAsked(_) => {}
+            | Body::InputTaken(_) => {}
         }
     }
 

@@ -225,7 +225,12 @@ fn a_full_window_is_compacted_once_and_then_ends_the_turn() {
     assert_eq!(machine.advance(overflow()).effects, [Effect::Compact(Trigger::Overflow)]);
     let compaction =
         Compaction { summary: Some("s".into()), ..Compaction::new(Strategy::Truncate, Trigger::Overflow) };
-    assert_eq!(machine.advance(Input::Compacted(Some(compaction))).effects, [Effect::CallModel]);
+    assert_eq!(
+        machine
+            .advance(Input::Compacted { trigger: Trigger::Overflow, compaction: Some(compaction) })
+            .effects,
+        [Effect::CallModel]
+    );
     machine.advance(overflow());
     assert_eq!(outcome(&machine), (Outcome::Failed, Some("context_overflow")));
 }
@@ -357,7 +362,7 @@ fn happen(
             Input::Answered { answer, faults, leaf: None }
         }
         Effect::RunTool(call) => done(&call.call_id),
-        Effect::Compact(_) => Input::Compacted(None),
+        Effect::Compact(trigger) => Input::Compacted { trigger, compaction: None },
         Effect::AwaitPerson => {
             let waiting = machine.state().waiting_for();
             let approval = waiting[world.dice.below(waiting.len())].to_owned();

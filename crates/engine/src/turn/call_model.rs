@@ -37,6 +37,9 @@ impl Stage {
         if let Some(over) = self.check_budget(&context).await? {
             return Ok(over);
         }
+        if let Some(full) = self.check_pressure(&context) {
+            return Ok(full);
+        }
         self.ask_chain(&context, leaf).await
     }
 
@@ -171,9 +174,8 @@ impl Stage {
     }
 
     fn answered(&self, model: &str, leaf: Option<EntryId>) -> Input {
-        let (parts, usage, stop) = self.with_now(|now| {
-            (now.reply.parts(), now.reply.usage, now.reply.stop.unwrap_or_default())
-        });
+        let (parts, usage, stop) =
+            self.with_now(|now| (now.reply.parts(), now.reply.usage, now.reply.stop.unwrap_or_default()));
         let parts = unique_calls(parts);
         let calls = parts.iter().filter_map(Part::as_tool_call);
         let fault = |(at, call)| self.fault(call).map(|why| (at, why));

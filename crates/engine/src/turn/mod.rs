@@ -2,11 +2,13 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod make_room;
 mod own_tools;
 mod request;
 mod run;
 mod run_tool;
 mod send;
+mod stage;
 
 pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
 
@@ -16,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::port::model::{Reply, Signature};
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
+use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
 use sapwood_core::{EntryId, Scope, Seq, SessionId, TurnId};
 
@@ -53,6 +56,11 @@ struct Now {
     signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
     head: Seq,
     is_budget_waived: bool,
+    /// The level of pressure that was told last.
+    level: Option<Level>,
+    has_made_room: bool,
+    /// What the model said last.
+    said: String,
 }
 
 impl Stage {
@@ -64,8 +72,7 @@ impl Stage {
     fn tell(&self, news: News) {
         let after = self.with_now(|now| now.head);
         let at = self.engine.clock.now();
-        let fragment =
-            Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
+        let fragment = Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
         self.engine.live.tell(&self.scope.tenant, fragment);
     }
 

@@ -11,8 +11,8 @@ use sapwood_core::{BlobHash, Body, Draft, Part, SessionId};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::send::{IfRunning, OnWait, SendOptions, Sent, StartOptions, TurnReport};
 use super::Stage;
+use super::send::{IfRunning, OnWait, SendOptions, Sent, StartOptions, TurnReport};
 use crate::write::OpenOptions;
 use crate::{EngineError, Result};
 
@@ -74,20 +74,56 @@ pub(super) fn own_specs(named: &[String]) -> Vec<ToolSpec> {
     let text = json!({"type": "string"});
     let count = json!({"type": "integer", "minimum": 0});
     let all = [
-        spec("put_artifact", "Delivers a text as a named artifact of this session.", Touch::Edits, Replay::Safe,
-            json!({"name": text, "content": text, "mime": text}), &["name", "content"]),
-        spec("ask_user", "Asks the person a question and waits for the answer.", Touch::Asks, Replay::Never,
-            json!({"question": text}), &["question"]),
-        spec("delegate", "Gives a task to a fresh session of the same agent and returns its answer.", Touch::Reads,
-            Replay::Never, json!({"task": text}), &["task"]),
-        spec("recall", "Searches earlier sessions for words and returns where they were said.", Touch::Reads,
-            Replay::Safe, json!({"query": text, "limit": count}), &["query"]),
-        spec("graft", "Brings the result of another session into this one, by reference.", Touch::Edits,
-            Replay::Never, json!({"session": text}), &["session"]),
+        spec(
+            "put_artifact",
+            "Delivers a text as a named artifact of this session.",
+            Touch::Edits,
+            Replay::Safe,
+            json!({"name": text, "content": text, "mime": text}),
+            &["name", "content"],
+        ),
+        spec(
+            "ask_user",
+            "Asks the person a question and waits for the answer.",
+            Touch::Asks,
+            Replay::Never,
+            json!({"question": text}),
+            &["question"],
+        ),
+        spec(
+            "delegate",
+            "Gives a task to a fresh session of the same agent and returns its answer.",
+            Touch::Reads,
+            Replay::Never,
+            json!({"task": text}),
+            &["task"],
+        ),
+        spec(
+            "recall",
+            "Searches earlier sessions for words and returns where they were said.",
+            Touch::Reads,
+            Replay::Safe,
+            json!({"query": text, "limit": count}),
+            &["query"],
+        ),
+        spec(
+            "graft",
+            "Brings the result of another session into this one, by reference.",
+            Touch::Edits,
+            Replay::Never,
+            json!({"session": text}),
+            &["session"],
+        ),
     ];
     let named = all.into_iter().filter(|spec| named.contains(&spec.name));
-    let read_on = spec(READ_OUTPUT, "Reads on in an output that was too big to show: lines from offset, at most limit.",
-        Touch::Reads, Replay::Safe, json!({"output": text, "offset": count, "limit": count}), &["output"]);
+    let read_on = spec(
+        READ_OUTPUT,
+        "Reads on in an output that was too big to show: lines from offset, at most limit.",
+        Touch::Reads,
+        Replay::Safe,
+        json!({"output": text, "offset": count, "limit": count}),
+        &["output"],
+    );
     named.chain(std::iter::once(read_on)).collect()
 }
 
@@ -197,7 +233,8 @@ impl Stage {
             return Ok(ToolOutput::error("That session is empty."));
         };
         let context = self.engine.context(&self.scope, &source, None).await?;
-        let said = context.messages.iter().rev().find(|m| m.role == sapwood_core::project::context::Role::Assistant);
+        let said =
+            context.messages.iter().rev().find(|m| m.role == sapwood_core::project::context::Role::Assistant);
         let digest: String =
             said.map(|message| message.text()).unwrap_or_default().chars().take(DIGEST_CHARS_MAX).collect();
         self.append_beside(Graft { source: source.clone(), upto, what: GraftWhat::Digest }.into()).await?;
@@ -210,7 +247,8 @@ impl Stage {
         agent.tools.retain(|tool| tool != "delegate");
         let cwd = self.engine.summary(&self.scope, &self.session).await?.cwd;
         let title: String = input.task.lines().next().unwrap_or("delegated").chars().take(80).collect();
-        let open = OpenOptions { title: Some(title), agent: Some(agent.id.clone()), cwd, ..OpenOptions::default() };
+        let open =
+            OpenOptions { title: Some(title), agent: Some(agent.id.clone()), cwd, ..OpenOptions::default() };
         let start = StartOptions { open, agent, ..StartOptions::default() };
         let (child, _) = Box::pin(self.engine.start(&self.scope, start)).await?;
         let guard = CancelOnDrop { stage: self, child: Some(child.clone()) };

@@ -87,11 +87,9 @@ fn part_of(part: &Part, media: &Media, signature: Option<&Signature>) -> Request
         }
         Part::ToolCall(call) => RequestPart::ToolCall(call.clone()),
         Part::Media(blob) => match media.get(&blob.blob) {
-            Some(bytes) => RequestPart::Media {
-                mime: blob.mime.clone(),
-                name: blob.name.clone(),
-                bytes: bytes.clone(),
-            },
+            Some(bytes) => {
+                RequestPart::Media { mime: blob.mime.clone(), name: blob.name.clone(), bytes: bytes.clone() }
+            }
             None => RequestPart::Text(left_out(blob)),
         },
     }

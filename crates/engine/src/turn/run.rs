@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, Stop};
 use sapwood_core::port::store::{Append, Appended};
 use sapwood_core::turn::{Effect, Input, Machine, Step};
-use sapwood_core::{Draft, Kind};
+use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
 use super::Stage;
 use super::send::OnWait;
@@ -91,7 +91,10 @@ impl Stage {
         }
         let now = self.engine.clock.now();
         let answer_at = bodies.iter().position(|body| body.kind() == Kind::AssistantMessage);
-        let draft = |body| Draft::new(now, body).in_turn(self.turn);
+        if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
+            self.with_now(|now| now.said = answer);
+        }
+        let draft = |body| self.draft(now, body);
         let drafts = bodies.into_iter().map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
         append.fence = Some(self.fence);
@@ -100,11 +103,21 @@ impl Stage {
         Ok(())
     }
 
+    /// What the user said is the user's; the rest is the agent's own.
+    fn draft(&self, now: TimestampMs, body: Body) -> Draft {
+        let by = match body.kind() {
+            Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken => None,
+            _ => self.agent.id.parse().ok().map(Principal::Agent),
+        };
+        Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
+    }
+
     /// Keeps the head for those who watch, and an answer's signatures for the rest of the turn.
     fn remember(&self, appended: &Appended, answer_at: Option<usize>) {
         self.with_now(|now| {
             now.head = appended.head.seq;
             let Some((_, id)) = answer_at.and_then(|at| appended.entries.get(at)) else { return };
+            now.has_made_room = false;
             let reply = std::mem::take(&mut now.reply);
             let signatures = reply.signatures();
             if !signatures.is_empty() {

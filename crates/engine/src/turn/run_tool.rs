@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
+use sapwood_core::Part;
 use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::entry::ToolResult;
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
 use sapwood_core::turn::Input;
-use sapwood_core::Part;
 
 use super::Stage;
 use super::own_tools::READ_OUTPUT;
@@ -86,7 +86,10 @@ fn head_and_tail(text: &str) -> String {
     let tail = &text[text.ceil_char_boundary(text.len() - END_BYTES.min(text.len() / 2))..];
     let left_out = text.len() - head.len() - tail.len();
     let lines = text.lines().count();
-    format!("{head}\n[… {left_out} of {} bytes, {lines} lines in all, are left out here …]\n{tail}", text.len())
+    format!(
+        "{head}\n[… {left_out} of {} bytes, {lines} lines in all, are left out here …]\n{tail}",
+        text.len()
+    )
 }
 
 #[cfg(test)]
