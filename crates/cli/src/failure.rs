@@ -163,7 +163,9 @@ fn hint_for(code: &str) -> &'static str {
         "turn.none" => "nothing runs in this session: sapwood send SESSION TEXT begins a turn",
         "turn.cancelled" => "sapwood send SESSION TEXT goes on from here",
         "turn.limit" => "give the agent higher limits, or begin a new session",
-        "approval.not_found" => "it was answered, or its turn is over; sapwood feed SESSION shows what happened",
+        "approval.not_found" => {
+            "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
+        }
         "model.no_key" => "set the variable, or use the model demo, which needs no key",
         "model.key_refused" => "check the key",
         "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
