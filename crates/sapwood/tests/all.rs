@@ -3,4 +3,6 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod turn;
+    mod world;
 }

@@ -85,7 +85,7 @@ impl Stage {
     }
 
     /// Appends what the machine wants to have said, under the lease's fence.
-    async fn append(&self, bodies: Vec<Body>) -> Result<()> {
+    pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
         if bodies.is_empty() {
             return Ok(());
         }

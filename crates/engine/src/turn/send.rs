@@ -392,8 +392,10 @@ struct Prepared {
 }
 
 impl Prepared {
-    async fn new(stage: Arc<Stage>, machine: Machine, step: Step, after: Seq) -> Result<Self> {
+    /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
+    async fn new(stage: Arc<Stage>, machine: Machine, mut step: Step, after: Seq) -> Result<Self> {
         let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
+        stage.append(std::mem::take(&mut step.entries)).await?;
         Ok(Self { stage, machine, step, inbox })
     }
 

@@ -1,0 +1,9 @@
+//! What the crate promises at its edge, tried from outside: real sockets, real TLS, real processes.
+
+mod addresses;
+mod egress;
+mod http_request;
+mod mcp;
+mod secrets;
+mod stub;
+mod world;
