@@ -18,6 +18,8 @@ pub enum Exit {
     NotFound,
     Conflict,
     Denied,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 impl Exit {
@@ -29,6 +31,7 @@ impl Exit {
             Exit::NotFound => 3,
             Exit::Conflict => 4,
             Exit::Denied => 5,
+            Exit::Interrupted => 130,
         }
     }
 

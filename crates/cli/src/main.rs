@@ -18,6 +18,7 @@ mod key;
 mod lines;
 mod render;
 mod wiring;
+mod world;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,6 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: args::Cli) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(cmd::run(cli))
 }

@@ -1,8 +1,10 @@
 //! The only place that knows concrete types: options, environment and configuration become an engine and a scope.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sapwood::core::id::UserName;
+use sapwood::core::port::model::Model;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
@@ -12,6 +14,7 @@ use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
 use crate::key;
 use crate::render::{Format, Out};
+use crate::world;
 
 /// What every command works with.
 pub struct App {
@@ -19,6 +22,8 @@ pub struct App {
     pub scope: Scope,
     pub out: Out,
     pub place: Place,
+    /// The models, once they are needed: see [`App::open_world`].
+    pub model: Option<Arc<dyn Model>>,
 }
 
 /// Where things are, before anything is opened.
@@ -46,7 +51,23 @@ impl App {
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
         let engine = sapwood::open_engine(&place.url, options)?;
-        Ok(Self { engine, scope, out: Out::new(global.format()), place })
+        Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None })
+    }
+
+    /// Models and tools, for the commands that run turns. The others start quicker without.
+    pub fn open_world(&mut self) -> Result<()> {
+        if self.model.is_some() {
+            return Ok(());
+        }
+        let world = world::open(&self.place, self.default_model())?;
+        self.model = Some(world.model.clone());
+        self.engine = self.engine.clone().with_world(world);
+        Ok(())
+    }
+
+    /// Who answers where neither the session nor its agent names a model.
+    pub fn default_model(&self) -> String {
+        self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
