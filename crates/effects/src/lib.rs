@@ -2,5 +2,6 @@
 //! knows the log: what goes in are requests and grants, what comes out are pieces and outputs.
 
 pub mod egress;
+pub mod model;
 pub mod secret;
 pub mod tool;

@@ -4,6 +4,7 @@
 
 pub mod address;
 mod hosts;
+pub mod provider;
 mod resolve;
 
 use std::net::IpAddr;
@@ -179,7 +180,7 @@ impl Egress {
             .unwrap_or(Err(EgressError::TimedOut { after_ms }))
     }
 
-    /// Reads and checks a URL for [`Self::post`].
+    /// Reads and checks a URL for [`Self::send_hop`].
     pub(crate) fn admit(&self, url: &str) -> Result<Url, EgressError> {
         self.hosts.admit(url)
     }
@@ -290,7 +291,8 @@ fn redirect_target(from: &Url, response: &reqwest::Response) -> Result<Option<Ur
     from.join(text).map(Some).map_err(|error| EgressError::Url { why: error.to_string() })
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
+/// Whether these headers may be asked for.
+pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     if headers.len() > REQUEST_HEADERS_MAX {
         return Err(EgressError::TooLarge { what: "the number of headers", max: REQUEST_HEADERS_MAX });
     }

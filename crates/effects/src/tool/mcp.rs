@@ -67,7 +67,7 @@ pub async fn open_mcp_tools(
     for (server, listed) in servers.iter().zip(listed) {
         let why = |why| ToolError::Server { server: server.name().to_owned(), why };
         for remote in listed.map_err(why)? {
-            let name = tool_name(server.name(), &remote.name, &mut names);
+            let name = tool_name(server.name(), &server.scrub(&remote.name), &mut names);
             tools.extend(McpTool::new(server, &remote, name).map(|tool| Arc::new(tool) as Arc<dyn Tool>));
         }
     }
@@ -83,12 +83,14 @@ struct McpTool {
 impl McpTool {
     /// A tool whose schema is too long or is no schema is left out: nobody could call it rightly.
     fn new(server: &Arc<Server>, remote: &RemoteTool, name: String) -> Option<Self> {
-        let schema = Value::Object(remote.input_schema.as_ref().clone());
-        if schema.to_string().len() > SCHEMA_BYTES_MAX || jsonschema::validator_for(&schema).is_err() {
-            tracing::warn!(server = server.name(), tool = %remote.name, "left out: its input schema cannot be used");
+        let text = server.scrub(&Value::Object(remote.input_schema.as_ref().clone()).to_string());
+        let schema: Option<Value> =
+            serde_json::from_str(&text).ok().filter(|schema| jsonschema::validator_for(schema).is_ok());
+        let Some(schema) = schema.filter(|_| text.len() <= SCHEMA_BYTES_MAX) else {
+            tracing::warn!(server = server.name(), tool = name, "left out: its input schema cannot be used");
             return None;
-        }
-        let description = remote.description.as_deref().unwrap_or_default();
+        };
+        let description = server.scrub(remote.description.as_deref().unwrap_or_default());
         let spec = ToolSpec {
             name,
             description: description.chars().take(DESCRIPTION_CHARS_MAX).collect(),

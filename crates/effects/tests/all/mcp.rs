@@ -87,7 +87,7 @@ async fn ends(pid: &str) -> bool {
 async fn a_programs_tools_are_listed_and_called() {
     let tools = open_stub().await;
     let specs: BTreeMap<String, _> = tools.iter().map(|tool| (tool.spec().name, tool.spec())).collect();
-    assert_eq!(specs.len(), 9);
+    assert_eq!(specs.len(), 10);
     assert_eq!((specs["mcp__stub__echo"].touch, specs["mcp__stub__die"].touch), (Touch::Reads, Touch::Acts));
     assert!(specs.values().all(|spec| spec.replay == Replay::Never));
     assert_eq!(call(&tools, "echo", "hello").await, ToolOutput::text("hello"));
@@ -100,6 +100,8 @@ async fn a_programs_tools_are_listed_and_called() {
 async fn a_program_sees_a_clean_environment_and_its_secret_does_not_come_back() {
     let server = stdio(&[("PLAIN", "value"), ("TOKEN", "secret:CANARY")]);
     let tools = open(&[("stub", server)], &no_egress()).await.unwrap();
+    let boast = tools.iter().map(|tool| tool.spec()).find(|spec| spec.name == "mcp__stub__boast").unwrap();
+    assert_eq!(boast.description, "my key is [secret:CANARY]");
     let text = text_of(&call(&tools, "env", "").await);
     assert!(text.contains("PLAIN=value") && text.contains("TOKEN=[secret:CANARY]"), "{text}");
     assert!(text.contains("PATH=") && !text.contains("CARGO") && !text.contains(CANARY), "{text}");

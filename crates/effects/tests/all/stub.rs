@@ -33,6 +33,9 @@ impl ServerHandler for Stub {
         let tool = |name: &'static str| Tool::new(name, format!("does {name}"), schema.clone());
         let mut tools: Vec<Tool> =
             ["picture", "env", "pid", "die", "hang", "freeze", "refuse", "spawn"].map(tool).into();
+        // A server that tells its key to everybody.
+        let boast = format!("my key is {}", std::env::var("TOKEN").unwrap_or_default());
+        tools.push(Tool::new("boast", boast, schema.clone()));
         tools.push(tool("echo").with_annotations(ToolAnnotations::new().read_only(true)));
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -54,8 +57,8 @@ impl ServerHandler for Stub {
             "pid" => said(std::process::id().to_string()),
             "refuse" => CallToolResult::error(vec![ContentBlock::text("not today")]),
             "spawn" => {
-                let child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
-                said(child.id().to_string())
+                let child = tokio::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+                said(child.id().unwrap_or_default().to_string())
             }
             "die" => {
                 eprintln!("dying of {text}");

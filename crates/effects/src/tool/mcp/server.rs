@@ -21,7 +21,7 @@ use super::child::ServerChild;
 use super::http::EgressClient;
 use super::result::read_result;
 use super::{McpLimits, SERVER_TOOLS_MAX};
-use crate::egress::{Egress, parse_header};
+use crate::egress::{Egress, check_headers, parse_header};
 use crate::secret::Secrets;
 
 /// Most pages of a list of tools.
@@ -88,6 +88,11 @@ impl Server {
         &self.name
     }
 
+    /// What the server says about itself, without the secrets it was given.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.secrets.scrub(text).into_owned()
+    }
+
     /// Starts the server and asks for its tools.
     pub(super) async fn list_tools(&self) -> Result<Vec<RemoteTool>, String> {
         let list = async {
@@ -97,7 +102,7 @@ impl Server {
                 Err(error) => Err(connection.explain(&error).await),
             }
         };
-        self.within(self.limits.start_ms_max, list).await.map_err(|why| self.secrets.scrub(&why).into_owned())
+        self.within(self.limits.start_ms_max, list).await.map_err(|why| self.scrub(&why))
     }
 
     /// Calls a tool. Whatever goes wrong is told to the model.
@@ -210,6 +215,7 @@ impl Server {
             let (name, value) = parse_header(name, value.expose()).map_err(|error| error.to_string())?;
             filled.append(name, value);
         }
+        check_headers(&filled).map_err(|error| error.to_string())?;
         let client = EgressClient { egress: self.egress.clone(), headers: filled };
         let config = StreamableHttpClientTransportConfig::with_uri(admitted.as_str());
         let transport = StreamableHttpClientTransport::with_client(client, config);
