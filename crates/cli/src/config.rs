@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
@@ -19,7 +20,7 @@ pub enum Durability {
     Normal,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub store: Option<String>,
@@ -35,22 +36,13 @@ pub struct Config {
     /// The model of agents that name none: `PROVIDER/NAME`, or `demo`.
     pub model: Option<String>,
     /// Only in the user's own file, see [`load`].
-    pub providers: BTreeMap<String, Provider>,
+    pub providers: BTreeMap<String, ProviderSettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
     /// Whether `agent` comes from the project's file and not from the user's.
     #[serde(skip)]
     pub agent_is_the_projects: bool,
-}
-
-/// Where a provider is reached, and with which key.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Provider {
-    pub base_url: Option<String>,
-    /// The name of an environment variable, or `secret:NAME`.
-    pub key: Option<String>,
 }
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else

@@ -78,7 +78,11 @@ impl<'a> Chat<'a> {
         let mut interrupts = 0;
         loop {
             let initial = std::mem::take(&mut self.typed);
-            let marker = if self.screen.look() == Look::Rich { format!("{GREEN}›{GREEN:#} ") } else { "> ".to_owned() };
+            let marker = if self.screen.look() == Look::Rich {
+                format!("{GREEN}›{GREEN:#} ")
+            } else {
+                "> ".to_owned()
+            };
             let line = match self.prompt.read(&marker, &initial).await? {
                 Typed::Line(line) => line,
                 Typed::Interrupted if interrupts == 0 => {
@@ -179,7 +183,11 @@ impl<'a> Chat<'a> {
         let mut lines = vec![String::new()];
         if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
             let style = if failure.code == "turn.cancelled" { YELLOW } else { RED };
-            lines.push(format!("  {style}{}{style:#}  {DIM}{}{DIM:#}", clean(&failure.message), failure.hint));
+            lines.push(format!(
+                "  {style}{}{style:#}  {DIM}{}{DIM:#}",
+                clean(&failure.message),
+                failure.hint
+            ));
         }
         let took_ms = began.elapsed().as_millis() as u64;
         lines.push(status::after_turn(self.app, session, report, took_ms).await?);
@@ -200,13 +208,15 @@ impl<'a> Chat<'a> {
 
     async fn go_on_with_open_turn(&mut self, session: &SessionId) -> Result<()> {
         let events = self.subscribe(session).await?;
-        self.say(format!("{YELLOW}!{YELLOW:#} a turn was interrupted here; it goes on now, and nothing is lost"))?;
+        self.say(format!(
+            "{YELLOW}!{YELLOW:#} a turn was interrupted here; it goes on now, and nothing is lost"
+        ))?;
         match self.app.engine.resume(&self.app.scope, session, OnWait::Stay).await {
             Ok(Some(running)) => self.watch(session, running, events, Heard::Nothing).await,
             Ok(None) => Ok(()),
-            Err(error) if error.code() == "session.leased" => {
-                self.say(format!("{YELLOW}!{YELLOW:#} another process is running it; what you send waits for its end"))
-            }
+            Err(error) if error.code() == "session.leased" => self.say(format!(
+                "{YELLOW}!{YELLOW:#} another process is running it; what you send waits for its end"
+            )),
             Err(error) => Err(error.into()),
         }
     }

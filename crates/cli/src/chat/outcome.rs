@@ -63,7 +63,8 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
         Some(Outcome::Failed) => "failed",
         Some(Outcome::Limited) => "limited",
     };
-    let mut line = json!({ "session": session, "turn": report.turn, "outcome": outcome, "text": report.text });
+    let mut line =
+        json!({ "session": session, "turn": report.turn, "outcome": outcome, "text": report.text });
     if let Some(code) = report.ended.as_ref().and_then(|ended| ended.code.as_ref()) {
         line["code"] = json!(code);
     }

@@ -54,8 +54,10 @@ impl Chat<'_> {
     fn show_help(&mut self) -> Result<()> {
         let rows = command::help();
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        let mut lines: Vec<String> =
-            rows.iter().map(|(name, about)| format!("  {BOLD}{name:width$}{BOLD:#}  {DIM}{about}{DIM:#}")).collect();
+        let mut lines: Vec<String> = rows
+            .iter()
+            .map(|(name, about)| format!("  {BOLD}{name:width$}{BOLD:#}  {DIM}{about}{DIM:#}"))
+            .collect();
         lines.push(String::new());
         lines.push(format!(
             "{DIM}Alt-Enter, or \\ at the end, begins another line. While a turn runs, what you type and end with Enter is \
@@ -91,7 +93,9 @@ impl Chat<'_> {
     async fn fork(&mut self, at: Option<String>) -> Result<()> {
         let source = self.here()?;
         let at = match at {
-            Some(at) => ForkAt::Entry(self.app.engine.find_entry(&self.app.scope, &source, &at).await?.meta.seq),
+            Some(at) => {
+                ForkAt::Entry(self.app.engine.find_entry(&self.app.scope, &source, &at).await?.meta.seq)
+            }
             None => ForkAt::Leaf,
         };
         let fork = self.app.engine.fork(&self.app.scope, &source, at, OpenOptions::default()).await?;

@@ -394,6 +394,9 @@ mod tests {
         shown(&mut view, answer(vec![call]));
         view.take_entry(&result("\u{1b}[31m", true));
         let line = view.out.join("");
-        assert!(!line.contains("\u{1b}[2J") && !line.contains("\u{1b}]") && !line.contains('\u{7}'), "{line:?}");
+        assert!(
+            !line.contains("\u{1b}[2J") && !line.contains("\u{1b}]") && !line.contains('\u{7}'),
+            "{line:?}"
+        );
     }
 }

@@ -41,12 +41,7 @@ pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
     answer(app, &args.approval, ApprovalAnswer::Denied, args.reason).await
 }
 
-async fn answer(
-    app: &mut App,
-    approval: &str,
-    answer: ApprovalAnswer,
-    reason: Option<String>,
-) -> Result<()> {
+async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
     app.open_world()?;
     let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
     let turn = Turn::watch(app, &session).await?;

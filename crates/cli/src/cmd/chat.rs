@@ -43,7 +43,8 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
         None => None,
     };
     if let (Some(session), Some(agent)) = (&session, &args.agent) {
-        let message = format!("session {session} has its agent already, and keeps it: {agent} cannot answer there");
+        let message =
+            format!("session {session} has its agent already, and keeps it: {agent} cannot answer there");
         return Err(Failure::usage(message, "leave --agent out, or begin a new session with it"));
     }
     let agent = choose_agent(app, &args)?;
