@@ -202,7 +202,7 @@ impl Intake<'_> {
         if header.is_none() && told.is_empty() {
             told.push(Trouble {
                 line: None,
-                code: "import.empty",
+                code: "import.empty".into(),
                 message: "there is nothing in it".to_owned(),
             });
         }
@@ -227,7 +227,7 @@ impl Intake<'_> {
 }
 
 fn trouble_of(problem: &Problem) -> Trouble {
-    Trouble { line: Some(problem.line), code: problem.what.code(), message: problem.what.to_string() }
+    Trouble { line: Some(problem.line), code: problem.what.code().into(), message: problem.what.to_string() }
 }
 
 /// The id the store has at a seq. The log is read in pages, as it is compared from front to back.
