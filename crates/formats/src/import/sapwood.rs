@@ -135,6 +135,10 @@ impl Importer {
                 self.report(number, Trouble::TooNew { found: header.version });
                 self.seen = Seen::End;
             }
+            Ok(header) if header.base.is_some() => {
+                self.report(number, Trouble::StoreFork);
+                self.seen = Seen::End;
+            }
             Ok(header) => self.header = Some(header),
             Err(error) => self.report(number, Trouble::BadHeader { why: error.to_string() }),
         }

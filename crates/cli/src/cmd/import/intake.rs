@@ -9,7 +9,7 @@ use sapwood::formats::import::{LINE_BYTES_MAX, Problem, Trouble as FileTrouble};
 use sapwood::{EntryId, Seq, SessionId};
 
 use super::source::Source;
-use super::{Report, Trouble, print};
+use super::{Report, Trouble, print, trouble_of};
 use crate::failure::{Failure, Result};
 use crate::wiring::App;
 
@@ -224,10 +224,6 @@ impl Intake<'_> {
         let now = self.app.engine.summary(&self.app.scope, &header.id).await;
         now.map_or(0, |summary| u64::from(summary.head.seq.0.saturating_sub(self.before.0)))
     }
-}
-
-fn trouble_of(problem: &Problem) -> Trouble {
-    Trouble { line: Some(problem.line), code: problem.what.code(), message: problem.what.to_string() }
 }
 
 /// The id the store has at a seq. The log is read in pages, as it is compared from front to back.
