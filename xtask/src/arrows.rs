@@ -12,8 +12,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sapwood-core", &[]),
     ("sapwood-formats", &["sapwood-core"]),
     ("sapwood-store", &["sapwood-core"]),
+    ("sapwood-effects", &["sapwood-core"]),
     ("sapwood-engine", &["sapwood-core", "sapwood-formats"]),
-    ("sapwood", &["sapwood-core", "sapwood-formats", "sapwood-store", "sapwood-engine"]),
+    ("sapwood", &["sapwood-core", "sapwood-formats", "sapwood-store", "sapwood-effects", "sapwood-engine"]),
     ("sapwood-cli", &["sapwood"]),
     ("xtask", &[]),
 ];
@@ -22,6 +23,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const HOMES: &[(&str, &[&str])] = &[
     ("rusqlite", &["sapwood-store"]),
     ("lz4_flex", &["sapwood-store"]),
+    ("reqwest", &["sapwood-effects"]),
+    ("rmcp", &["sapwood-effects"]),
     ("clap", &["sapwood-cli"]),
     ("keyring", &["sapwood-cli"]),
     ("anyhow", &["sapwood-cli", "xtask"]),

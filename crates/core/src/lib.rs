@@ -11,11 +11,13 @@
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 
+pub mod agent;
 pub mod content;
 pub mod entry;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod id;
+pub mod policy;
 pub mod port;
 pub mod project;
 pub mod scope;
@@ -23,6 +25,7 @@ pub mod tree;
 pub mod trim;
 pub mod view;
 
+pub use agent::Agent;
 pub use content::{BlobRef, Json, Part};
 pub use entry::{Body, Draft, Entry, Kind, Record};
 pub use id::{BlobHash, EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::content::Json;
 use crate::entry::{Body, Entry};
 use crate::id::EntryId;
 
@@ -13,6 +14,9 @@ use crate::id::EntryId;
 pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The model that was asked for, where another one may have answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -23,17 +27,24 @@ pub struct Settings {
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
+    /// The frozen agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Json>,
 }
 
 impl Settings {
     pub fn apply(&mut self, body: &Body) {
         match body {
-            Body::ModelChanged(changed) => self.model = Some(changed.model.clone()),
+            Body::ModelChanged(changed) => {
+                self.model = Some(changed.model.clone());
+                self.model_asked.clone_from(&self.model);
+            }
             Body::ThinkingChanged(changed) => self.thinking = Some(changed.level.clone()),
             Body::SkillsChanged(changed) => self.skills.clone_from(&changed.active),
             Body::ContextChanged(changed) => {
                 replace_if_given(&mut self.system, &changed.system);
                 replace_if_given(&mut self.cwd, &changed.cwd);
+                replace_if_given(&mut self.agent, &changed.agent);
                 if let Some(variables) = &changed.variables {
                     self.variables.clone_from(variables);
                 }
@@ -48,7 +59,7 @@ impl Settings {
     }
 }
 
-fn replace_if_given(current: &mut Option<String>, given: &Option<String>) {
+fn replace_if_given<T: Clone>(current: &mut Option<T>, given: &Option<T>) {
     if given.is_some() {
         current.clone_from(given);
     }

@@ -43,6 +43,7 @@ fn row(line: &LedgerLine) -> Vec<String> {
                 RoundStatus::Ok => "ok",
                 RoundStatus::Error => "error",
                 RoundStatus::Interrupted => "interrupted",
+                RoundStatus::Malformed => "malformed",
             };
             (status, result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
         }

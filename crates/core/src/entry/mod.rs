@@ -23,8 +23,8 @@ pub use message::{
 pub use setting::{ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 pub use summary::{BranchSummary, Compaction, Details, Strategy, Trigger};
 pub use turn::{
-    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, Outcome, Round, RoundResult,
-    RoundStatus, TurnEnded, TurnStarted,
+    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, CancelAsked, InputQueued,
+    InputTaken, Outcome, Queue, Round, RoundResult, RoundStatus, TurnEnded, TurnStarted,
 };
 pub use upcast::LOG_VERSION;
 
@@ -115,6 +115,9 @@ bodies! {
     42 MemberChanged    "member_changed"    Beside;
     43 StateChanged     "state_changed"     Beside;
     44 Exported         "exported"          Beside;
+    45 InputQueued      "input_queued"      Beside;
+    46 InputTaken       "input_taken"       Beside;
+    47 CancelAsked      "cancel_asked"      Beside;
 }
 
 impl Kind {
@@ -153,6 +156,7 @@ impl Body {
             Body::AssistantMessage(body) => &body.parts,
             Body::ToolResult(body) => &body.parts,
             Body::CustomMessage(body) => &body.parts,
+            Body::InputQueued(body) => &body.parts,
             Body::SystemNote(_)
             | Body::Compaction(_)
             | Body::BranchSummary(_)
@@ -173,7 +177,9 @@ impl Body {
             | Body::ArtifactPut(_)
             | Body::MemberChanged(_)
             | Body::StateChanged(_)
-            | Body::Exported(_) => &[],
+            | Body::Exported(_)
+            | Body::InputTaken(_)
+            | Body::CancelAsked(_) => &[],
         }
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::content::{Json, present};
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelChanged {
     pub model: String,
@@ -30,4 +32,7 @@ pub struct ContextChanged {
     /// Plain text, never secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<BTreeMap<String, String>>,
+    /// The agent as it was when the session started: an [`Agent`](crate::Agent).
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Json>,
 }

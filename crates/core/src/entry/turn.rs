@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::Usage;
-use crate::content::{Json, present};
+use crate::content::{Json, Part, present};
+use crate::id::{EntryId, TurnId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -55,6 +56,8 @@ pub enum RoundStatus {
     Ok,
     Error,
     Interrupted,
+    /// Tool input that does not fit its schema: the model was told, and tries again.
+    Malformed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,4 +106,33 @@ pub struct ApprovalAnswered {
     pub answer: ApprovalAnswer,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// When queued input is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queue {
+    /// By the turn that runs, before its next call of the model.
+    Steer,
+    /// As the input of the turn after this one.
+    Next,
+}
+
+/// Input that waits its turn. It is durable at once, and whoever runs the session takes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputQueued {
+    pub queue: Queue,
+    pub parts: Vec<Part>,
+}
+
+/// Queued input has become a user message: written in the same batch with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputTaken {
+    pub input: EntryId,
+}
+
+/// Somebody wants the turn to end. It stands beside the tree, so it needs no lease: whoever runs the turn reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelAsked {
+    pub turn: TurnId,
 }

@@ -233,7 +233,10 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
         | Body::ArtifactPut(_)
         | Body::MemberChanged(_)
         | Body::StateChanged(_)
-        | Body::Exported(_) => None,
+        | Body::Exported(_)
+        | Body::InputQueued(_)
+        | Body::InputTaken(_)
+        | Body::CancelAsked(_) => None,
     }
 }
 

@@ -74,5 +74,8 @@ fn event_name(record: &Record) -> Result<&'static str, CodecError> {
             _ => "session:reopened",
         },
         Kind::Exported => "session:exported",
+        Kind::InputQueued => "session:queued",
+        Kind::InputTaken => "session:dequeued",
+        Kind::CancelAsked => "session:cancel_asked",
     })
 }

@@ -103,6 +103,9 @@ impl Feed {
             Body::MemberChanged(changed) => self.push(entry, Event, "shared", changed.member.to_string()),
             Body::StateChanged(changed) => self.push(entry, Event, changed.state.as_str(), String::new()),
             Body::Exported(exported) => self.push(entry, Event, "exported", exported.format.clone()),
+            Body::InputQueued(_) => self.push(entry, Waiting, "queued", text),
+            Body::InputTaken(_) => {}
+            Body::CancelAsked(_) => self.push(entry, Event, "cancel asked", String::new()),
         }
     }
 

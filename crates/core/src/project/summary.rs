@@ -58,6 +58,9 @@ pub struct Summary {
     /// What this session's own model calls took; a fork's shared entries count where they were made.
     #[serde(default)]
     pub spend: Spend,
+    /// Turns that were started in this session's own log.
+    #[serde(default)]
+    pub turns: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
     #[serde(default, skip_serializing_if = "Members::is_empty")]
@@ -90,6 +93,7 @@ impl Summary {
             compactions: 0,
             model: None,
             spend: Spend::default(),
+            turns: 0,
             open_turn: None,
             members: Members::new(),
             parent: new.parent.clone(),
@@ -131,6 +135,7 @@ impl Summary {
             updated_at: self.created_at,
             compactions: 0,
             spend: Spend::default(),
+            turns: 0,
             open_turn: None,
             members: Members::new(),
             ..self.clone()
@@ -156,7 +161,10 @@ impl Summary {
             Body::Compaction(_) => self.compactions += 1,
             Body::SessionNamed(named) => self.title = Some(named.title.clone()),
             Body::StateChanged(changed) => self.state = changed.state,
-            Body::TurnStarted(_) => self.open_turn = meta.turn,
+            Body::TurnStarted(_) => {
+                self.turns += 1;
+                self.open_turn = meta.turn;
+            }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
             Body::MemberChanged(changed) => {
                 match changed.role {

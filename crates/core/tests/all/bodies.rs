@@ -5,7 +5,7 @@ use proptest::option::of;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use sapwood_core::content::{BlobRef, Json, Part, Reasoning};
 use sapwood_core::entry::*;
-use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId};
+use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TurnId};
 
 /// A random body of this kind. No wildcard: a new kind has to be added here too.
 pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
@@ -42,6 +42,14 @@ pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
         Kind::StateChanged => state_changed().boxed(),
         Kind::Exported => {
             (text(), any::<u32>()).prop_map(|(format, entries)| Exported { format, entries }.into()).boxed()
+        }
+        Kind::InputQueued => {
+            let queue = prop_oneof![Just(Queue::Steer), Just(Queue::Next)];
+            (queue, parts()).prop_map(|(queue, parts)| InputQueued { queue, parts }.into()).boxed()
+        }
+        Kind::InputTaken => entry_id().prop_map(|input| InputTaken { input }.into()).boxed(),
+        Kind::CancelAsked => {
+            any::<[u8; 16]>().prop_map(|bytes| CancelAsked { turn: TurnId::from_bytes(bytes) }.into()).boxed()
         }
     }
 }
@@ -193,8 +201,8 @@ fn branch_summary() -> impl Strategy<Value = Body> {
 
 fn context_changed() -> impl Strategy<Value = Body> {
     let variables = btree_map(text(), text(), 0..3);
-    (of(text()), of(text()), of(variables))
-        .prop_map(|(system, cwd, variables)| ContextChanged { system, cwd, variables }.into())
+    (of(text()), of(text()), of(variables), of(json()))
+        .prop_map(|(system, cwd, variables, agent)| ContextChanged { system, cwd, variables, agent }.into())
 }
 
 fn graft() -> impl Strategy<Value = Body> {

@@ -262,7 +262,7 @@ impl Importer {
             Instructions::Text(text) | Instructions::Object { text } => text,
         });
         if self.last.is_none() && (system.is_some() || meta.cwd.is_some()) {
-            let changed = ContextChanged { system, cwd: meta.cwd, variables: None };
+            let changed = ContextChanged { system, cwd: meta.cwd, ..ContextChanged::default() };
             self.add(changed.into(), By::Agent, harvest);
         }
     }

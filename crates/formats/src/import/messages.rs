@@ -161,7 +161,7 @@ impl Importer {
         }
         let system = joined_text(&conversation.system.into_parts(harvest));
         if !system.is_empty() {
-            self.add(system.clone().as_bytes(), ContextChanged { system: Some(system), cwd: None, variables: None }, harvest);
+            self.add(system.clone().as_bytes(), ContextChanged { system: Some(system), ..ContextChanged::default() }, harvest);
         }
         if let Some(model) = conversation.model {
             self.add(model.clone().as_bytes(), ModelChanged { model }, harvest);
@@ -196,7 +196,7 @@ impl Importer {
                 let text = joined_text(&message.content.into_parts(harvest));
                 vec![match self.last {
                     // The first words of all are the system's prompt.
-                    None => ContextChanged { system: Some(text), cwd: None, variables: None }.into(),
+                    None => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
                     Some(_) => SystemNote { text, reason: None }.into(),
                 }]
             }

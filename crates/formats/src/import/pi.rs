@@ -190,7 +190,7 @@ impl Importer {
         session.title = header.name;
         session.parent = header.parent_session.as_deref().map(parent_name).map(|id| lineage(format, &id));
         if let Some(system) = header.system_prompt {
-            let changed = ContextChanged { system: Some(system), cwd: None, variables: None };
+            let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
             harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
         }
     }

@@ -142,7 +142,7 @@ impl Importer {
         let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
         new.agent.clone_from(&session.role_name);
         if let Some(system) = session.system_prompt {
-            let changed = ContextChanged { system: Some(system), cwd: None, variables: None };
+            let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
             self.add(b"system", changed.into(), By::Agent, harvest);
         }
         let mut lines = Lines::new(bytes);

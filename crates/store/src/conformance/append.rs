@@ -266,8 +266,11 @@ fn summaries(target: EntryId) -> Vec<Body> {
 
 fn settings() -> Vec<Body> {
     let variables = [("k".to_owned(), "v".to_owned())].into();
-    let context =
-        ContextChanged { system: Some("be brief".to_owned()), cwd: None, variables: Some(variables) };
+    let context = ContextChanged {
+        system: Some("be brief".to_owned()),
+        variables: Some(variables),
+        ..ContextChanged::default()
+    };
     vec![
         ModelChanged { model: "m-2".to_owned() }.into(),
         ThinkingChanged { level: "high".to_owned() }.into(),

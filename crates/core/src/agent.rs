@@ -1,0 +1,304 @@
+//! An agent: which model answers, with which tools, under which limits. Agents come from strict files; a session freezes
+//! the one it was started with, so that editing a file never changes a conversation that is under way.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::ApprovalMode;
+use crate::port::model::Thinking;
+use crate::port::tool::{FsScope, McpServer};
+
+/// Longest system prompt, in bytes.
+pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
+/// Most links of a fallback chain.
+pub const CHAIN_MAX: usize = 8;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Agent {
+    /// Lower-case words joined by hyphens.
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// `PROVIDER/NAME`, or `demo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Asked in this order when the model fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback_chain: Vec<ChainLink>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    #[serde(default)]
+    pub thinking: Thinking,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp_servers: BTreeMap<String, McpServer>,
+    #[serde(default)]
+    pub fs_scope: FsScope,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_commands: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_hosts: Vec<String>,
+    #[serde(default)]
+    pub approvals: ApprovalMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Confidence>,
+    #[serde(default)]
+    pub on_interrupt: OnInterrupt,
+    /// Whether what earlier sessions taught is brought into new ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainLink {
+    pub model: String,
+    #[serde(default = "three")]
+    pub max_attempts: u32,
+}
+
+fn three() -> u32 {
+    3
+}
+
+/// What a session may spend.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    pub cap_usd: f64,
+    #[serde(default)]
+    pub on_exceed: OnExceed,
+}
+
+impl Budget {
+    pub fn cap_nano_usd(&self) -> u64 {
+        (self.cap_usd * 1e9).round() as u64
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExceed {
+    #[default]
+    Fail,
+    Ask,
+    Warn,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Turns of one session.
+    pub turns_max: u32,
+    pub rounds_max: u32,
+    /// Rounds of one turn with tool input that does not fit its schema.
+    pub corrections_max: u32,
+    pub wall_time_s: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { turns_max: 50, rounds_max: 16, corrections_max: 3, wall_time_s: 1_800 }
+    }
+}
+
+/// What the engine does with the model's own rating of its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Confidence {
+    pub backtrack_below: f32,
+    pub ask_below: f32,
+    pub backtracks_max: u32,
+}
+
+impl Default for Confidence {
+    fn default() -> Self {
+        Self { backtrack_below: 0.3, ask_below: 0.5, backtracks_max: 2 }
+    }
+}
+
+/// What becomes of a turn whose process died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnInterrupt {
+    /// What it did stays, and it goes on.
+    #[default]
+    Continue,
+    /// It is as if it had never begun.
+    Rollback,
+}
+
+/// What one session allows less of than its agent. It never widens anything: see [`Agent::narrowed`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Narrowing {
+    pub tools: Option<Vec<String>>,
+    pub fs_scope: Option<FsScope>,
+    pub approvals: Option<ApprovalMode>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("agent {agent}: {field} {why}")]
+pub struct AgentError {
+    pub agent: String,
+    pub field: String,
+    pub why: String,
+}
+
+impl AgentError {
+    pub fn code(&self) -> &'static str {
+        "agent.invalid"
+    }
+}
+
+impl Agent {
+    /// The agent that answers when none was named: the demo model, read-only tools in the sandbox.
+    pub fn default_with(model: Option<String>) -> Self {
+        let tools = ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_text"];
+        Self {
+            id: "default".to_owned(),
+            name: None,
+            description: None,
+            model,
+            fallback_chain: Vec::new(),
+            system_prompt: None,
+            temperature: None,
+            max_tokens: None,
+            thinking: Thinking::Off,
+            tools: tools.map(str::to_owned).to_vec(),
+            mcp_servers: BTreeMap::new(),
+            fs_scope: FsScope::default(),
+            allowed_commands: Vec::new(),
+            allowed_hosts: Vec::new(),
+            approvals: ApprovalMode::default(),
+            budget: None,
+            limits: Limits::default(),
+            confidence: None,
+            on_interrupt: OnInterrupt::default(),
+            memory: None,
+            skills: Vec::new(),
+        }
+    }
+
+    /// Every mistake that can be seen without asking the world, in the order of the fields.
+    pub fn mistakes(&self) -> Vec<AgentError> {
+        let mut found = Vec::new();
+        let mut check = |ok: bool, field: &str, why: &str| {
+            if !ok {
+                found.push(AgentError { agent: self.id.clone(), field: field.into(), why: why.into() });
+            }
+        };
+        check(is_kebab(&self.id), "id", "is not lower-case words joined by hyphens");
+        let prompt = self.system_prompt.as_deref().unwrap_or_default();
+        check(prompt.len() <= SYSTEM_PROMPT_BYTES_MAX, "system_prompt", "is longer than 256 KB");
+        check(self.fallback_chain.len() <= CHAIN_MAX, "fallback_chain", "has more than 8 links");
+        check(self.temperature.is_none_or(|t| (0.0..=2.0).contains(&t)), "temperature", "is not from 0 to 2");
+        check(self.max_tokens != Some(0), "max_tokens", "is zero");
+        for link in &self.fallback_chain {
+            check(
+                (1..=10).contains(&link.max_attempts),
+                "fallback_chain",
+                "has max_attempts not from 1 to 10",
+            );
+        }
+        let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
+        check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is not a positive amount");
+        let limits = self.limits;
+        check(limits.turns_max > 0, "limits.turns_max", "is zero");
+        check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not from 1 to 1000");
+        check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
+        let confidence = self.confidence.unwrap_or_default();
+        let rated = |rating: f32| (0.0..=1.0).contains(&rating);
+        check(rated(confidence.backtrack_below), "confidence.backtrack_below", "is not from 0 to 1");
+        check(rated(confidence.ask_below), "confidence.ask_below", "is not from 0 to 1");
+        found
+    }
+
+    /// The agent as one session has it. Asking for more than the agent has is an error, not a wish that is ignored.
+    pub fn narrowed(mut self, narrowing: &Narrowing) -> Result<Self, AgentError> {
+        let wider = |agent: &Self, field: &str, why: String| {
+            Err(AgentError { agent: agent.id.clone(), field: field.into(), why })
+        };
+        if let Some(tools) = &narrowing.tools {
+            if let Some(more) = tools.iter().find(|tool| !self.tools.contains(tool)) {
+                return wider(
+                    &self,
+                    "tools",
+                    format!("do not include {more}: a session may only narrow them"),
+                );
+            }
+            self.tools.clone_from(tools);
+        }
+        if let Some(fs_scope) = narrowing.fs_scope {
+            if fs_scope > self.fs_scope {
+                return wider(&self, "fs_scope", "may only be narrowed by a session".to_owned());
+            }
+            self.fs_scope = fs_scope;
+        }
+        if let Some(approvals) = narrowing.approvals {
+            if approvals > self.approvals {
+                return wider(&self, "approvals", "may only be made stricter by a session".to_owned());
+            }
+            self.approvals = approvals;
+        }
+        Ok(self)
+    }
+}
+
+fn is_kebab(id: &str) -> bool {
+    let word =
+        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    id.len() <= 64 && id.split('-').all(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_may_narrow_its_agent_and_never_widen_it() {
+        let agent = Agent { fs_scope: FsScope::Project, ..Agent::default_with(None) };
+        let narrow = |narrowing| agent.clone().narrowed(&narrowing);
+        let fewer = Narrowing { tools: Some(vec!["read_file".into()]), ..Narrowing::default() };
+        assert_eq!(narrow(fewer).unwrap().tools, ["read_file"]);
+        let more = Narrowing { tools: Some(vec!["run_command".into()]), ..Narrowing::default() };
+        assert_eq!(narrow(more).unwrap_err().field, "tools");
+        let full = Narrowing { fs_scope: Some(FsScope::Full), ..Narrowing::default() };
+        assert_eq!(narrow(full).unwrap_err().field, "fs_scope");
+        let auto = Narrowing { approvals: Some(ApprovalMode::Auto), ..Narrowing::default() };
+        assert_eq!(narrow(auto).unwrap_err().field, "approvals");
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_its_field() {
+        let mut agent = Agent { id: "Not Kebab".into(), ..Agent::default_with(None) };
+        agent.temperature = Some(9.0);
+        agent.limits.rounds_max = 0;
+        let fields: Vec<String> = agent.mistakes().into_iter().map(|mistake| mistake.field).collect();
+        assert_eq!(fields, ["id", "temperature", "limits.rounds_max"]);
+    }
+
+    #[test]
+    fn an_agent_reads_back_as_it_was_written() {
+        let agent = Agent::default_with(Some("demo".into()));
+        let text = serde_json::to_string(&agent).unwrap();
+        assert_eq!(serde_json::from_str::<Agent>(&text).unwrap(), agent);
+        let typo = r#"{"id": "a", "modle": "x"}"#;
+        assert!(serde_json::from_str::<Agent>(typo).unwrap_err().to_string().contains("modle"));
+    }
+}

@@ -1,0 +1,448 @@
+//! The seam to models. Durable messages are projected to a [`Request`] when a call is made; what streams back are
+//! [`Piece`]s, and [`Reply`] is their fold. What a request carries and a log may not (bytes of media, a vendor's
+//! signatures of its reasoning) has its own types here, so that it cannot slip into an entry.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::content::{Json, Part, Reasoning, Text, ToolCall};
+use crate::entry::{Stop, Usage};
+use crate::project::context::Role;
+
+use super::tool::ToolSpec;
+
+/// Most tool calls that are taken from one reply.
+pub const CALLS_MAX: usize = 128;
+/// Largest reply that is taken, text, reasoning and tool input together.
+pub const REPLY_BYTES_MAX: usize = 8 << 20;
+
+/// What a model is asked. `model` is `PROVIDER/NAME`, as agents and settings name it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub model: String,
+    pub system: Option<String>,
+    pub messages: Vec<RequestMessage>,
+    pub tools: Vec<ToolSpec>,
+    pub thinking: Thinking,
+    pub temperature: Option<f32>,
+    pub output_tokens_max: Option<u32>,
+}
+
+#[derive(Debug, Clone)]
+pub struct RequestMessage {
+    /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]; a [`Role::System`] one stands in the
+    /// middle of the conversation, and is the engine speaking.
+    pub role: Role,
+    pub parts: Vec<RequestPart>,
+}
+
+#[derive(Debug, Clone)]
+pub enum RequestPart {
+    Text(String),
+    /// Only with the signature its vendor gave it in this very turn; without one, adapters leave it out.
+    Reasoning {
+        text: String,
+        signature: Option<Signature>,
+    },
+    ToolCall(ToolCall),
+    ToolResult {
+        call_id: String,
+        tool: String,
+        parts: Vec<RequestPart>,
+        is_error: bool,
+    },
+    Media {
+        mime: String,
+        name: Option<String>,
+        bytes: Arc<[u8]>,
+    },
+}
+
+/// What a vendor wants to see again unchanged within a turn. It is never durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature(pub Arc<str>);
+
+/// How hard the model should think before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thinking {
+    #[default]
+    Off,
+    Low,
+    Medium,
+    High,
+}
+
+impl Thinking {
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "off" => Some(Thinking::Off),
+            "low" | "minimal" => Some(Thinking::Low),
+            "medium" => Some(Thinking::Medium),
+            "high" | "max" => Some(Thinking::High),
+            _ => None,
+        }
+    }
+}
+
+/// One piece of a streamed reply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    Text(String),
+    Reasoning(String),
+    /// Closes the reasoning so far: text that follows belongs to another block.
+    ReasoningEnd {
+        signature: Option<Signature>,
+        redacted: bool,
+    },
+    /// A tool call begins; `index` is the adapter's own number for it, unique within the reply.
+    CallBegan {
+        index: u32,
+        call_id: String,
+        name: String,
+    },
+    /// The next piece of that call's input, as text: providers cut JSON anywhere.
+    CallInput {
+        index: u32,
+        text: String,
+    },
+    /// What the call has taken so far: the last one counts.
+    Usage(Usage),
+    /// The reply is whole. A stream that ends without it was cut.
+    Stop(Stop),
+}
+
+pub type PieceStream = Pin<Box<dyn Stream<Item = Result<Piece, ModelError>> + Send>>;
+
+/// Prices in billionths of a US dollar per token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: u64,
+    pub output: u64,
+    #[serde(default)]
+    pub cache_read: u64,
+    #[serde(default)]
+    pub cache_write: u64,
+}
+
+impl Price {
+    /// `input` of a [`Usage`] does not include what was read from or written to the cache.
+    pub fn cost_nano_usd(&self, usage: &Usage) -> u64 {
+        let rows = [
+            (self.input, usage.input),
+            (self.output, usage.output),
+            (self.cache_read, usage.cache_read),
+            (self.cache_write, usage.cache_write),
+        ];
+        rows.iter().fold(0, |sum: u64, (price, tokens)| sum.saturating_add(price.saturating_mul(*tokens)))
+    }
+}
+
+/// What is known about a model.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelFacts {
+    /// Tokens that fit into one request and its answer; none when it is not known.
+    pub window_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
+    /// None when it is not known: such calls are counted as unpriced, never as free.
+    pub price: Option<Price>,
+}
+
+#[async_trait]
+pub trait Model: Send + Sync {
+    /// Begins a call. What fails here failed before any output; an error in the stream came in the middle. Dropping the
+    /// stream gives the call up.
+    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError>;
+    /// What is known about the model of this name.
+    fn facts(&self, model: &str) -> ModelFacts;
+    /// The names that can be called here now, for people to choose from.
+    fn names(&self) -> Vec<String>;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    #[error("{model}: the provider limits the rate of calls")]
+    RateLimited { model: String, retry_after_ms: Option<u64> },
+    #[error("{model}: the provider is overloaded ({status})")]
+    Overloaded { model: String, status: u16, retry_after_ms: Option<u64> },
+    #[error("{model}: the provider cannot be reached: {why}")]
+    Unreachable { model: String, why: String },
+    #[error("{model}: nothing came for {waited_ms} ms")]
+    Silent { model: String, waited_ms: u64 },
+    #[error("{model}: the stream broke off: {why}")]
+    Cut { model: String, why: String },
+    #[error("{model}: the stream has a piece that cannot be read: {what}")]
+    Malformed { model: String, what: String },
+    #[error("{model}: the request is larger than the model's window: {why}")]
+    Overflow { model: String, why: String },
+    #[error("{model}: the provider refused the key ({status}): {why}")]
+    KeyRefused { model: String, status: u16, why: String },
+    #[error("{model} needs a key: {variable} is not set")]
+    NoKey { model: String, variable: String },
+    #[error("there is no model {model}: {why}")]
+    Unknown { model: String, why: String },
+    #[error("{model}: the provider refused the request ({status}): {why}")]
+    Refused { model: String, status: u16, why: String },
+    #[error("{model}: call {call} is not in the script")]
+    Unscripted { model: String, call: u32 },
+    #[error("{model}: the reply is over the limit of {limit} {unit}")]
+    TooLarge { model: String, limit: usize, unit: &'static str },
+}
+
+impl ModelError {
+    /// Stable, for programs. docs/errors has a page for each.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ModelError::RateLimited { .. } => "model.rate_limited",
+            ModelError::Overloaded { .. } => "model.overloaded",
+            ModelError::Unreachable { .. } => "model.unreachable",
+            ModelError::Silent { .. } => "model.silent",
+            ModelError::Cut { .. } => "model.cut",
+            ModelError::Malformed { .. } => "model.malformed",
+            ModelError::Overflow { .. } => "context_overflow",
+            ModelError::KeyRefused { .. } => "model.key_refused",
+            ModelError::NoKey { .. } => "model.no_key",
+            ModelError::Unknown { .. } => "model.unknown",
+            ModelError::Refused { .. } => "model.refused",
+            ModelError::Unscripted { .. } => "model.unscripted",
+            ModelError::TooLarge { .. } => "model.too_large",
+        }
+    }
+
+    /// Whether the same call may go well a moment later.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            ModelError::RateLimited { .. }
+                | ModelError::Overloaded { .. }
+                | ModelError::Unreachable { .. }
+                | ModelError::Silent { .. }
+                | ModelError::Cut { .. }
+        )
+    }
+
+    /// What the provider asked us to wait.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            ModelError::RateLimited { retry_after_ms, .. }
+            | ModelError::Overloaded { retry_after_ms, .. } => *retry_after_ms,
+            _ => None,
+        }
+    }
+}
+
+/// The fold of a reply's pieces: whole after a [`Piece::Stop`], and what there is of it at any moment before.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Reply {
+    blocks: Vec<Block>,
+    bytes: usize,
+    pub usage: Option<Usage>,
+    pub stop: Option<Stop>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Block {
+    Text(String),
+    Reasoning { text: String, closed: bool, redacted: bool, signature: Option<Signature> },
+    Call { index: u32, call_id: String, name: String, input: String },
+}
+
+impl Reply {
+    pub fn apply(&mut self, piece: Piece) -> Result<(), ReplyError> {
+        self.bytes += piece_bytes(&piece);
+        if self.bytes > REPLY_BYTES_MAX {
+            return Err(ReplyError::TooLarge { limit: REPLY_BYTES_MAX, unit: "bytes" });
+        }
+        match piece {
+            Piece::Text(text) => self.add_text(&text),
+            Piece::Reasoning(text) => self.add_reasoning(&text),
+            Piece::ReasoningEnd { signature, redacted } => self.close_reasoning(signature, redacted),
+            Piece::CallBegan { index, call_id, name } => return self.begin_call(index, call_id, name),
+            Piece::CallInput { index, text } => return self.add_input(index, &text),
+            Piece::Usage(usage) => self.usage = Some(usage),
+            Piece::Stop(stop) => self.stop = Some(stop),
+        }
+        Ok(())
+    }
+
+    fn add_text(&mut self, more: &str) {
+        match self.blocks.last_mut() {
+            Some(Block::Text(text)) => text.push_str(more),
+            _ if more.is_empty() => {}
+            _ => self.blocks.push(Block::Text(more.to_owned())),
+        }
+    }
+
+    fn add_reasoning(&mut self, more: &str) {
+        match self.blocks.last_mut() {
+            Some(Block::Reasoning { text, closed: false, .. }) => text.push_str(more),
+            _ if more.is_empty() => {}
+            _ => self.open_reasoning(more.to_owned()),
+        }
+    }
+
+    fn open_reasoning(&mut self, text: String) {
+        self.blocks.push(Block::Reasoning { text, closed: false, redacted: false, signature: None });
+    }
+
+    fn close_reasoning(&mut self, given: Option<Signature>, is_redacted: bool) {
+        if !matches!(self.blocks.last(), Some(Block::Reasoning { closed: false, .. })) {
+            self.open_reasoning(String::new());
+        }
+        if let Some(Block::Reasoning { closed, redacted, signature, .. }) = self.blocks.last_mut() {
+            *closed = true;
+            *redacted = is_redacted;
+            *signature = given;
+        }
+    }
+
+    fn begin_call(&mut self, index: u32, call_id: String, name: String) -> Result<(), ReplyError> {
+        let calls = self.blocks.iter().filter(|block| matches!(block, Block::Call { .. })).count();
+        if calls >= CALLS_MAX {
+            return Err(ReplyError::TooLarge { limit: CALLS_MAX, unit: "tool calls" });
+        }
+        self.blocks.push(Block::Call { index, call_id, name, input: String::new() });
+        Ok(())
+    }
+
+    fn add_input(&mut self, at: u32, more: &str) -> Result<(), ReplyError> {
+        let call = self.blocks.iter_mut().rev().find_map(|block| match block {
+            Block::Call { index, input, .. } if *index == at => Some(input),
+            _ => None,
+        });
+        call.ok_or(ReplyError::NoCall { index: at })?.push_str(more);
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Everything in it that may go into a log.
+    pub fn parts(&self) -> Vec<Part> {
+        self.blocks.iter().filter_map(durable).collect()
+    }
+
+    /// Without the calls: what is kept of a reply that was broken off, as a call whose input is not whole is none.
+    pub fn parts_without_calls(&self) -> Vec<Part> {
+        self.blocks.iter().filter(|block| !matches!(block, Block::Call { .. })).filter_map(durable).collect()
+    }
+
+    /// The signatures of its reasoning parts, by the part's place among [`Reply::parts`].
+    pub fn signatures(&self) -> BTreeMap<usize, Signature> {
+        let kept = self.blocks.iter().filter(|block| durable(block).is_some());
+        let signed = kept.enumerate().filter_map(|(at, block)| match block {
+            Block::Reasoning { signature, .. } => signature.clone().map(|signature| (at, signature)),
+            Block::Text(_) | Block::Call { .. } => None,
+        });
+        signed.collect()
+    }
+}
+
+fn durable(block: &Block) -> Option<Part> {
+    match block {
+        Block::Text(text) => Some(Part::Text(Text { text: text.clone() })),
+        Block::Reasoning { text, redacted, .. } => {
+            Some(Part::Reasoning(Reasoning { text: text.clone(), redacted: *redacted }))
+        }
+        Block::Call { call_id, name, input, .. } => {
+            Some(Part::tool_call(call_id.clone(), name.clone(), whole_input(input)))
+        }
+    }
+}
+
+/// Input that is not JSON is kept as a string of what came: the schema then refuses it, and the model can see why.
+fn whole_input(text: &str) -> Json {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    Json::parse(text).unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text.to_owned())))
+}
+
+fn piece_bytes(piece: &Piece) -> usize {
+    match piece {
+        Piece::Text(text) | Piece::Reasoning(text) | Piece::CallInput { text, .. } => text.len(),
+        Piece::CallBegan { call_id, name, .. } => call_id.len() + name.len(),
+        Piece::ReasoningEnd { .. } | Piece::Usage(_) | Piece::Stop(_) => 0,
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    #[error("input for call {index}, which has not begun")]
+    NoCall { index: u32 },
+    #[error("the reply is over the limit of {limit} {unit}")]
+    TooLarge { limit: usize, unit: &'static str },
+}
+
+impl ReplyError {
+    pub fn of_model(self, model: &str) -> ModelError {
+        let model = model.to_owned();
+        match self {
+            ReplyError::NoCall { .. } => ModelError::Malformed { model, what: self.to_string() },
+            ReplyError::TooLarge { limit, unit } => ModelError::TooLarge { model, limit, unit },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(pieces: Vec<Piece>) -> Reply {
+        let mut reply = Reply::default();
+        for piece in pieces {
+            reply.apply(piece).unwrap();
+        }
+        reply
+    }
+
+    fn call(index: u32, input: &[&str]) -> Vec<Piece> {
+        let began = Piece::CallBegan { index, call_id: format!("c{index}"), name: "ls".into() };
+        let rest = input.iter().map(|text| Piece::CallInput { index, text: (*text).to_owned() });
+        std::iter::once(began).chain(rest).collect()
+    }
+
+    #[test]
+    fn pieces_of_parallel_calls_find_their_own_call() {
+        let mut pieces = call(0, &["{\"a\""]);
+        pieces.extend(call(1, &["{\"b\":2}"]));
+        pieces.push(Piece::CallInput { index: 0, text: ":1}".into() });
+        let parts = reply(pieces).parts();
+        let inputs: Vec<&str> = parts.iter().map(|part| part.as_tool_call().unwrap().input.get()).collect();
+        assert_eq!(inputs, ["{\"a\":1}", "{\"b\":2}"]);
+    }
+
+    #[test]
+    fn input_that_is_not_json_is_kept_as_what_came() {
+        let parts = reply(call(0, &["{\"a\": "])).parts();
+        assert_eq!(parts[0].as_tool_call().unwrap().input.get(), "\"{\\\"a\\\": \"");
+    }
+
+    #[test]
+    fn no_input_at_all_is_an_empty_object() {
+        assert_eq!(reply(call(0, &[])).parts()[0].as_tool_call().unwrap().input.get(), "{}");
+    }
+
+    #[test]
+    fn signatures_stay_outside_of_what_is_durable() {
+        let whole = reply(vec![
+            Piece::Reasoning("hm".into()),
+            Piece::ReasoningEnd { signature: Some(Signature("sig".into())), redacted: false },
+            Piece::Text("yes".into()),
+        ]);
+        assert_eq!(whole.parts().len(), 2);
+        assert_eq!(whole.signatures().get(&0), Some(&Signature("sig".into())));
+        assert!(!serde_json::to_string(&whole.parts()).unwrap().contains("sig"));
+    }
+
+    #[test]
+    fn input_for_a_call_that_never_began_is_refused() {
+        let error = Reply::default().apply(Piece::CallInput { index: 3, text: "x".into() }).unwrap_err();
+        assert_eq!(error, ReplyError::NoCall { index: 3 });
+    }
+}
