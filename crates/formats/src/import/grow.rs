@@ -155,8 +155,7 @@ impl Grower {
     }
 
     fn is_of_source(&self, row: u32) -> bool {
-        let known = self.rows.get(row as usize).and_then(|row| self.keys.get(&Key::of_id(row.id)));
-        known.is_some_and(|known| known.seen)
+        self.rows.get(row as usize).is_some_and(|row| Key::of_id(row.id).is_of_source())
     }
 
     #[allow(clippy::too_many_arguments)] // All of it is one step.

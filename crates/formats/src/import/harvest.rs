@@ -1,6 +1,6 @@
 //! What an importer of a foreign format gives: a session, and steps that grow its log. Sources name their records by ids
-//! of their own, in any shape; a [`Key`] is such an id as 74 bits that fit into an entry's id, so that a later import
-//! knows again what the log has already. [`super::grow`] turns steps into drafts.
+//! of their own, in any shape; a [`Key`] is such an id as bits that fit into an entry's id, so that a later import knows
+//! again what the log has already. [`super::grow`] turns steps into drafts.
 
 use sapwood_core::content::{BlobRef, Part};
 use sapwood_core::entry::Usage;
@@ -10,7 +10,7 @@ use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
 
 use super::{Format, Problem, Trouble};
 
-/// A record of the source, as the last 74 bits of an entry's id.
+/// A record of the source, as the end of an entry's id: 58 bits of its hash, and 16 that say that it is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key([u8; 10]);
 
@@ -48,7 +48,23 @@ impl Key {
         let mut random = [0; 16];
         random.copy_from_slice(&hash.as_bytes()[..16]);
         // Through a real id and back: its version bits take the place of six of ours.
-        Self::of_id(EntryId::mint(TimestampMs(0), u128::from_be_bytes(random)))
+        let mut key = Self::of_id(EntryId::mint(TimestampMs(0), u128::from_be_bytes(random)));
+        let mark = key.mark();
+        key.0[8..].copy_from_slice(&mark);
+        key
+    }
+
+    /// Whether this is the key of an imported record, and not the end of an id that was minted here. One in 65,536 of
+    /// those is taken for one.
+    pub(super) fn is_of_source(self) -> bool {
+        self.0[8..] == self.mark()
+    }
+
+    fn mark(self) -> [u8; 2] {
+        let mut bits = [0; 8];
+        bits.copy_from_slice(&self.0[..8]);
+        let mixed = u64::from_be_bytes(bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        [(mixed >> 56) as u8, (mixed >> 48) as u8]
     }
 
     fn random(self) -> u128 {
