@@ -10,3 +10,4 @@ mod documents;
 mod jsonl;
 mod pi;
 mod taking;
+mod workflow;
