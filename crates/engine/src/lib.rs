@@ -7,6 +7,7 @@
 pub mod address;
 pub mod doctor;
 mod error;
+pub mod export;
 pub mod follow;
 pub mod import;
 pub mod read;

@@ -8,6 +8,7 @@ mod addresses;
 mod errors;
 mod events;
 mod inject;
+mod interop;
 mod members;
 mod shapes;
 mod text;

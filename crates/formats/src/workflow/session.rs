@@ -127,9 +127,11 @@ fn agent_snapshot(path: &[Entry]) -> Option<Value> {
 
 fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
     let messages: Vec<Value> = path.iter().filter_map(message_of).collect();
+    // Of the path, not of the log: an export leaves a mark there, and must not change what the next one writes.
+    let updated = path.iter().map(|entry| entry.meta.at).max().unwrap_or(summary.created_at);
     let mut export = json!({
         "source": "session", "session_id": summary.id, "agent_slug": agent,
-        "created_at": write_rfc3339(summary.created_at), "updated_at": write_rfc3339(summary.updated_at),
+        "created_at": write_rfc3339(summary.created_at), "updated_at": write_rfc3339(updated),
         "messages": messages,
     });
     if let Some(title) = &summary.title {

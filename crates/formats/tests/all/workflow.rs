@@ -28,7 +28,9 @@ fn result(id: &str) -> Body {
 
 fn export(title: Option<&str>, bodies: Vec<Body>) -> Document {
     let mut log = MemLog::default();
-    bodies.into_iter().for_each(|body| drop(log.push(body).unwrap()));
+    for body in bodies {
+        log.push(body).unwrap();
+    }
     export_log(title, &log)
 }
 
