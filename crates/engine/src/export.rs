@@ -42,11 +42,19 @@ impl Engine {
 
     /// Tells whoever follows the session that it was exported. Who may only read leaves no mark in it, and an archived
     /// session takes none; the audit has its line all the same.
-    pub async fn mark_export(&self, scope: &Scope, session: &SessionId, format: &str, entries: u32) -> Result<()> {
+    pub async fn mark_export(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        format: &str,
+        entries: u32,
+    ) -> Result<()> {
         let now = self.clock.now();
         let draft = Draft::new(now, Exported { format: format.to_owned(), entries });
         match self.append(scope, Append::new(session.clone(), now, vec![draft])).await {
-            Ok(_) | Err(EngineError::Store(StoreError::Denied { .. } | StoreError::Archived { .. })) => Ok(()),
+            Ok(_) | Err(EngineError::Store(StoreError::Denied { .. } | StoreError::Archived { .. })) => {
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -23,8 +23,7 @@ pub type Cursor = (i64, String);
 impl Database {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_with_flags(path, flags).map_err(|error| failed(path, &error))?;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| failed(path, &error))?;
         Ok(Self { connection, path: path.to_owned() })
     }
 
@@ -57,7 +56,11 @@ impl Database {
     }
 
     /// The next messages of a session with their parts, as lines, and where to go on.
-    pub fn message_lines(&self, session: &str, after: Option<Cursor>) -> Result<(Vec<Vec<u8>>, Option<Cursor>)> {
+    pub fn message_lines(
+        &self,
+        session: &str,
+        after: Option<Cursor>,
+    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>)> {
         self.read_lines(session, after).map_err(|error| failed(&self.path, &error))
     }
 
@@ -99,10 +102,13 @@ fn line(
 ) -> rusqlite::Result<Vec<u8>> {
     if length.unwrap_or(0) > BODY_BYTES_MAX as i64 {
         // The importer says that it does not know this table, by its name.
-        return Ok(json!({ "table": format!("{table}: {id} is too long"), "id": id }).to_string().into_bytes());
+        return Ok(json!({ "table": format!("{table}: {id} is too long"), "id": id })
+            .to_string()
+            .into_bytes());
     }
     let data = data()?;
-    let data = serde_json::from_str::<&RawValue>(&data).map_or("null", RawValue::get).replace(['\n', '\r'], " ");
+    let data =
+        serde_json::from_str::<&RawValue>(&data).map_or("null", RawValue::get).replace(['\n', '\r'], " ");
     let head = json!({ "table": table, "id": id, "time_created": at }).to_string();
     Ok(format!("{},\"data\":{data}}}\n", head.trim_end_matches('}')).into_bytes())
 }

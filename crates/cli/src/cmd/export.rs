@@ -6,12 +6,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use sapwood::Seq;
 use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
 use sapwood::formats::export::{ExportError, html, jsonl, markdown, messages, role_files, tree};
 use sapwood::formats::import::pi::Dialect;
 use sapwood::formats::workflow;
-use sapwood::Seq;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -179,10 +179,12 @@ async fn page_of(app: &App, summary: &Summary, shape: Shape) -> Result<String> {
     if matches!(shape, Shape::Messages | Shape::MessagesAnthropic) {
         let context = engine.context(scope, session, None).await?;
         let parts = context.messages.iter().flat_map(|message| &message.parts);
-        let blobs: Vec<_> = parts.filter_map(|part| match part {
-            sapwood::Part::Media(media) => Some(media.blob),
-            _ => None,
-        }).collect();
+        let blobs: Vec<_> = parts
+            .filter_map(|part| match part {
+                sapwood::Part::Media(media) => Some(media.blob),
+                _ => None,
+            })
+            .collect();
         let media = engine.media_of(scope, blobs).await?;
         let value = match shape {
             Shape::Messages => messages::openai(&context, &media),

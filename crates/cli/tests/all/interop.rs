@@ -23,13 +23,66 @@ fn copy(from: &str, to: &Path) {
 #[test]
 fn every_format_is_detected_imported_searched_forked_and_imported_again() {
     let cases = [
-        ("claude-code.jsonl", "claude-code", &["Summary: the till added tax twice; cart.py is fixed.", "Add a test for free items.", "Added test_free_item."][..], "café"),
-        ("codex.jsonl", "codex", &["How many lines has cart.py?", "And tests?", "Another model says: cart.py has 41 lines and one test.", "Thank you.", "You are welcome."], "welcome"),
-        ("pi-v3.jsonl", "pi", &["Beans are sown in mid May.", "Ran `date`\n```\nFri Jan 2\n```", "And peas?", "Peas in March."], "calendar"),
+        (
+            "claude-code.jsonl",
+            "claude-code",
+            &[
+                "Summary: the till added tax twice; cart.py is fixed.",
+                "Add a test for free items.",
+                "Added test_free_item.",
+            ][..],
+            "café",
+        ),
+        (
+            "codex.jsonl",
+            "codex",
+            &[
+                "How many lines has cart.py?",
+                "And tests?",
+                "Another model says: cart.py has 41 lines and one test.",
+                "Thank you.",
+                "You are welcome.",
+            ],
+            "welcome",
+        ),
+        (
+            "pi-v3.jsonl",
+            "pi",
+            &["Beans are sown in mid May.", "Ran `date`\n```\nFri Jan 2\n```", "And peas?", "Peas in March."],
+            "calendar",
+        ),
         ("pi-v1.jsonl", "pi", &["Counted to two.", "Three?", "Four."], "Two"),
-        ("operator.jsonl", "operator", &["Which mails are unread?", "", "3 unread", "Three.", "The user asked to delete them and thought better of it.", "Read the first."], "inbox"),
-        ("gemini-cli.jsonl", "gemini-cli", &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."], "Removed"),
-        ("role-transcript.json", "role-files", &["Node n1 was about naming. It is done.", "Enter node n2.", "Reading.", "# Index", "The index is empty."], "Named"),
+        (
+            "operator.jsonl",
+            "operator",
+            &[
+                "Which mails are unread?",
+                "",
+                "3 unread",
+                "Three.",
+                "The user asked to delete them and thought better of it.",
+                "Read the first.",
+            ],
+            "inbox",
+        ),
+        (
+            "gemini-cli.jsonl",
+            "gemini-cli",
+            &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."],
+            "Removed",
+        ),
+        (
+            "role-transcript.json",
+            "role-files",
+            &[
+                "Node n1 was about naming. It is done.",
+                "Enter node n2.",
+                "Reading.",
+                "# Index",
+                "The index is empty.",
+            ],
+            "Named",
+        ),
         ("messages-openai.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
         ("messages-anthropic.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
         ("messages.jsonl", "messages", &["Hello", "Hi", "Bye"], "Bye"),
@@ -39,7 +92,11 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
             let path = fixture(name);
             let dry = world.json(&["import", path.to_str().unwrap(), "--dry-run"]);
             let report = import(world, &path);
-            assert_eq!((&report["format"], &report["problems"]), (&json!(format), &json!([])), "{name}: {report}");
+            assert_eq!(
+                (&report["format"], &report["problems"]),
+                (&json!(format), &json!([])),
+                "{name}: {report}"
+            );
             assert_eq!(report["added"], dry["added"], "{name}: a dry run says what will be done");
             let session = report["session"].as_str().unwrap();
             assert_eq!(world.texts(session, None), context, "{name}");
@@ -58,13 +115,20 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
 #[test]
 fn without_a_path_the_usual_places_are_searched() {
     let world = World::new("sqlite");
-    copy("claude-code.jsonl", &world.path(".claude/projects/-home-ada-shop/c0ffee00-0000-4000-8000-000000000007.jsonl"));
+    copy(
+        "claude-code.jsonl",
+        &world.path(".claude/projects/-home-ada-shop/c0ffee00-0000-4000-8000-000000000007.jsonl"),
+    );
     copy("codex.jsonl", &world.path(".codex/sessions/2026/03/04/rollout-2026-03-04T11-00-00-0199cccc-0000-7000-8000-000000000007.jsonl"));
     copy("pi-v3.jsonl", &world.path(".pi/agent/sessions/--home-ada-garden--/2026_x.jsonl"));
     copy("gemini-cli.jsonl", &world.path(".gemini/tmp/9f86d081/chats/session-2026-5b1e0000.jsonl"));
     copy("operator.jsonl", &world.path(".operator/profiles/main/sessions/2026_x.jsonl"));
     copy("role-transcript.json", &world.path(".a-society/state/p/flow-7/roles/curator/transcript.json"));
-    std::fs::write(world.path(".a-society/state/p/flow-7/roles/curator/feed.json"), r#"[{"id":"1","type":"user","label":"User","text":"Enter node n1."}]"#).unwrap();
+    std::fs::write(
+        world.path(".a-society/state/p/flow-7/roles/curator/feed.json"),
+        r#"[{"id":"1","type":"user","label":"User","text":"Enter node n1."}]"#,
+    )
+    .unwrap();
     let dry = world.lines(&["import", "--dry-run"]);
     assert_eq!(dry.len(), 6, "{dry:?}");
     assert_eq!(world.lines(&["ls"]).len(), 0);
@@ -85,7 +149,11 @@ fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     std::fs::create_dir_all(&day).unwrap();
     let base = std::fs::read(fixture("codex.jsonl")).unwrap();
     let packed = ruzstd::encoding::compress_to_vec(&base[..], ruzstd::encoding::CompressionLevel::Fastest);
-    std::fs::write(day.join("rollout-2026-03-04T11-00-00-0199cccc-0000-7000-8000-000000000007.jsonl.zst"), packed).unwrap();
+    std::fs::write(
+        day.join("rollout-2026-03-04T11-00-00-0199cccc-0000-7000-8000-000000000007.jsonl.zst"),
+        packed,
+    )
+    .unwrap();
     let meta = json!({ "timestamp": "2026-03-05T00:00:00Z", "ordinal": 14, "type": "session_meta", "payload": {
         "id": "0199cccc-0000-7000-8000-000000000008", "cwd": "/home/ada/shop",
         "history_base": { "thread_id": "0199cccc-0000-7000-8000-000000000007", "end_ordinal_exclusive": 14, "end_byte_offset": 1 } } });
@@ -96,10 +164,17 @@ fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     assert!(reports.iter().all(|report| report["problems"] == json!([])), "{reports:?}");
     let texts = world.texts("0199cccc-0000-7000-8000-000000000008", None);
     assert_eq!(texts[texts.len() - 2..], ["41 lines.", "On my own."]);
-    assert_eq!(world.json(&["usage", "0199cccc-0000-7000-8000-000000000008"])["total"]["calls"], 0, "counted where it was made");
+    assert_eq!(
+        world.json(&["usage", "0199cccc-0000-7000-8000-000000000008"])["total"]["calls"],
+        0,
+        "counted where it was made"
+    );
     let spent = world.json(&["usage", "0199cccc-0000-7000-8000-000000000007"]);
     assert_eq!((&spent["total"]["calls"], &spent["total"]["input"]), (&json!(3), &json!(3000)));
-    assert_eq!(world.json(&["ancestry", "0199cccc-0000-7000-8000-000000000008"])["parent"], "0199cccc-0000-7000-8000-000000000007");
+    assert_eq!(
+        world.json(&["ancestry", "0199cccc-0000-7000-8000-000000000008"])["parent"],
+        "0199cccc-0000-7000-8000-000000000007"
+    );
     let lonely = world.path("lonely.jsonl");
     std::fs::copy(&fork, &lonely).unwrap();
     let report = World::new("sqlite").json(&["import", lonely.to_str().unwrap()]);
@@ -121,12 +196,22 @@ fn an_opencode_database_gives_its_sessions() {
     for row in parse_lines(&rows) {
         let id = row["id"].as_str().unwrap();
         match row["table"].as_str().unwrap() {
-            "session" => sql.push_str(&format!("INSERT INTO session VALUES ('{id}', NULL, 'Count words', '/home/ada/book', {});\n", row["time_created"])),
+            "session" => sql.push_str(&format!(
+                "INSERT INTO session VALUES ('{id}', NULL, 'Count words', '/home/ada/book', {});\n",
+                row["time_created"]
+            )),
             "message" => {
                 message = id.to_owned();
-                sql.push_str(&format!("INSERT INTO message VALUES ('{id}', 'ses_7', {}, {});\n", row["time_created"], quoted(&row["data"])));
+                sql.push_str(&format!(
+                    "INSERT INTO message VALUES ('{id}', 'ses_7', {}, {});\n",
+                    row["time_created"],
+                    quoted(&row["data"])
+                ));
             }
-            _ => sql.push_str(&format!("INSERT INTO part VALUES ('{id}', '{message}', 'ses_7', 0, {});\n", quoted(&row["data"]))),
+            _ => sql.push_str(&format!(
+                "INSERT INTO part VALUES ('{id}', '{message}', 'ses_7', 0, {});\n",
+                quoted(&row["data"])
+            )),
         }
     }
     let made = Command::new("sqlite3").arg(&db).arg(sql).output().expect("cargo xtask test installs sqlite3");
@@ -146,7 +231,10 @@ fn a_file_that_grew_extends_and_one_that_was_rewound_branches() {
         let file = world.path("c0ffee00-0000-4000-8000-000000000007.jsonl");
         std::fs::write(&file, lines[..9].concat()).unwrap();
         let session = import(world, &file)["session"].as_str().unwrap().to_owned();
-        assert_eq!(world.texts(&session, None).last().unwrap(), "total() calls tax() twice. One of them has to go.");
+        assert_eq!(
+            world.texts(&session, None).last().unwrap(),
+            "total() calls tax() twice. One of them has to go."
+        );
         std::fs::write(&file, lines[..12].concat()).unwrap();
         import(world, &file);
         assert_eq!(world.texts(&session, None).last().unwrap(), "That is a large step for one bug.");
@@ -157,7 +245,13 @@ fn a_file_that_grew_extends_and_one_that_was_rewound_branches() {
         assert_eq!(texts.last().unwrap(), "Fixed; the test passes.");
         assert!(!texts.contains(&"Rewrite everything in Rust.".to_owned()));
         let tree = world.json(&["tree", &session]);
-        assert!(tree["nodes"].as_array().unwrap().iter().any(|node| node["children"].as_array().unwrap().len() > 1));
+        assert!(
+            tree["nodes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|node| node["children"].as_array().unwrap().len() > 1)
+        );
     });
 }
 
@@ -183,7 +277,11 @@ fn a_fork_file_of_a_jsonl_store_is_refused_and_not_taken_in_part() {
     world.say("side", &["u:own"]);
     let root = world.path("store.jsonl");
     let fork = walk(&root).into_iter().find(|file| {
-        std::fs::read_to_string(file).is_ok_and(|text| text.lines().next().is_some_and(|line| line.contains("\"id\":\"side\"") && line.contains("\"base\"")))
+        std::fs::read_to_string(file).is_ok_and(|text| {
+            text.lines()
+                .next()
+                .is_some_and(|line| line.contains("\"id\":\"side\"") && line.contains("\"base\""))
+        })
     });
     let ran = World::new("sqlite").run(&["import", fork.unwrap().to_str().unwrap(), "--json"]);
     assert_eq!(ran.status, Some(1), "{}", ran.stderr);
@@ -200,7 +298,8 @@ fn walk(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// A one-pixel image.
-const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const PIXEL: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 #[test]
 fn media_goes_out_with_the_session_and_comes_in_again() {
@@ -242,10 +341,11 @@ fn every_format_is_exported_and_pi_operator_and_role_files_come_back_the_same() 
         assert_eq!(out.status, Some(0), "{format}: {}", out.stderr);
         assert!(out.out().contains("When do I sow beans?"), "{format}");
     }
-    let exports: Vec<Value> = world.lines(&["audit"]).into_iter().filter(|line| line["action"] == "export").collect();
+    let exports: Vec<Value> =
+        world.lines(&["audit"]).into_iter().filter(|line| line["action"] == "export").collect();
     assert_eq!(exports.len(), 9);
     let events = world.lines(&["events", &session]);
-    assert!(events.iter().any(|event| event["type"] == "exported"), "a workflow leaves a mark");
+    assert!(events.iter().any(|event| event["type"] == "session:exported"), "a workflow leaves a mark");
 }
 
 #[test]

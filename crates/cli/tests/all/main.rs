@@ -10,6 +10,7 @@ mod events;
 mod inject;
 mod interop;
 mod members;
+mod sdk;
 mod shapes;
 mod text;
 mod transfer;

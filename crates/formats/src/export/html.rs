@@ -14,7 +14,8 @@ use sapwood_core::project::summary::Summary;
 use super::messages::{Blobs, name_of};
 use crate::import::text::{encode_base64, write_rfc3339};
 
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--soft:#8881}
 body{font:16px/1.55 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
@@ -71,7 +72,11 @@ fn section(page: &mut String, class: &str, name: &str, parts: &[Part], blobs: &B
             Part::Text(text) => render_markdown(page, &text.text),
             Part::Reasoning(reasoning) if reasoning.text.is_empty() => {}
             Part::Reasoning(reasoning) => {
-                let _ = writeln!(page, "<details><summary>Reasoning</summary><pre>{}</pre></details>", escape(&reasoning.text));
+                let _ = writeln!(
+                    page,
+                    "<details><summary>Reasoning</summary><pre>{}</pre></details>",
+                    escape(&reasoning.text)
+                );
             }
             Part::ToolCall(call) => {
                 let _ = writeln!(
@@ -90,7 +95,8 @@ fn section(page: &mut String, class: &str, name: &str, parts: &[Part], blobs: &B
 fn write_result(page: &mut String, result: &ToolResult, blobs: &Blobs) {
     let (class, word) = if result.is_error { ("result error", "Error") } else { ("result", "Result") };
     let tool = escape(result.tool.as_deref().unwrap_or_default());
-    let _ = writeln!(page, "<section class=\"{class}\"><details><summary>{word} <code>{tool}</code></summary>");
+    let _ =
+        writeln!(page, "<section class=\"{class}\"><details><summary>{word} <code>{tool}</code></summary>");
     for part in &result.parts {
         match part {
             Part::Media(media) => write_media(page, media, blobs),
@@ -127,7 +133,9 @@ fn make_safe(event: Event<'_>) -> Event<'_> {
             let (dest_url, title) = (safe_link(dest_url), CowStr::Borrowed(""));
             Event::Start(Tag::Link { link_type, dest_url, title, id: CowStr::Borrowed("") })
         }
-        Event::Start(Tag::Image { dest_url, .. }) => Event::Text(CowStr::from(format!("[image: {dest_url}] "))),
+        Event::Start(Tag::Image { dest_url, .. }) => {
+            Event::Text(CowStr::from(format!("[image: {dest_url}] ")))
+        }
         Event::End(TagEnd::Image) => Event::Text(CowStr::Borrowed("")),
         Event::Start(Tag::HtmlBlock) => Event::Start(Tag::Paragraph),
         Event::End(TagEnd::HtmlBlock) => Event::End(TagEnd::Paragraph),

@@ -41,7 +41,13 @@ enum Leaf {
 
 impl<W: Write> Exporter<W> {
     pub fn new(out: W) -> Self {
-        Self { out, buffer: Vec::with_capacity(4 << 10), last: Seq::ZERO, leaf: Leaf::None, blobs: HashSet::new() }
+        Self {
+            out,
+            buffer: Vec::with_capacity(4 << 10),
+            last: Seq::ZERO,
+            leaf: Leaf::None,
+            blobs: HashSet::new(),
+        }
     }
 
     pub fn header(&mut self, summary: &Summary) -> Result<(), ExportError> {
@@ -58,7 +64,8 @@ impl<W: Write> Exporter<W> {
         if !names_blob(&record.body) {
             return Ok(Vec::new());
         }
-        let body = record.decode().map_err(|source| ExportError::Unreadable { seq: record.meta.seq, source })?;
+        let body =
+            record.decode().map_err(|source| ExportError::Unreadable { seq: record.meta.seq, source })?;
         Ok(body.blobs().into_iter().filter(|blob| !self.blobs.contains(blob)).collect())
     }
 
@@ -71,7 +78,10 @@ impl<W: Write> Exporter<W> {
         for number in 0..pieces {
             let from = number * PIECE_BYTES_MAX;
             let data = encode_base64(&bytes[from..bytes.len().min(from + PIECE_BYTES_MAX)]);
-            let line = format!("{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{},\"pieces\":{pieces},\"data\":\"{data}\"}}\n", number + 1);
+            let line = format!(
+                "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{},\"pieces\":{pieces},\"data\":\"{data}\"}}\n",
+                number + 1
+            );
             self.out.write_all(line.as_bytes())?;
         }
         Ok(())

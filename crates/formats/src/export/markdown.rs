@@ -31,7 +31,9 @@ fn write_entry(page: &mut String, entry: &Entry) {
     match &entry.body {
         Body::UserMessage(user) => section(page, "User", &user.parts),
         Body::AssistantMessage(answer) => section(page, "Assistant", &answer.parts),
-        Body::CustomMessage(custom) => section(page, &format!("Note ({})", one_line(&custom.custom_type)), &custom.parts),
+        Body::CustomMessage(custom) => {
+            section(page, &format!("Note ({})", one_line(&custom.custom_type)), &custom.parts)
+        }
         Body::ToolResult(result) => write_result(page, result),
         Body::SystemNote(note) => quote(page, "Note", &note.text),
         Body::Compaction(compaction) => {

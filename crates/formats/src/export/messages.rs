@@ -35,7 +35,9 @@ fn openai_message(message: &Message, blobs: &Blobs) -> Value {
             let text = message.text();
             match calls.is_empty() {
                 true => json!({ "role": "assistant", "content": text }),
-                false if text.is_empty() => json!({ "role": "assistant", "content": null, "tool_calls": calls }),
+                false if text.is_empty() => {
+                    json!({ "role": "assistant", "content": null, "tool_calls": calls })
+                }
                 false => json!({ "role": "assistant", "content": text, "tool_calls": calls }),
             }
         }
@@ -86,7 +88,8 @@ pub fn anthropic(context: &Context, blobs: &Blobs) -> Value {
 
 fn anthropic_blocks<'a>(message: &Message, blobs: &Blobs) -> (&'a str, Vec<Value>) {
     if let Some(answers) = &message.answers {
-        let content: Vec<Value> = message.parts.iter().filter_map(|part| anthropic_block(part, blobs)).collect();
+        let content: Vec<Value> =
+            message.parts.iter().filter_map(|part| anthropic_block(part, blobs)).collect();
         let mut result = json!({ "type": "tool_result", "tool_use_id": answers.call_id, "content": content });
         if answers.is_error {
             result["is_error"] = json!(true);

@@ -18,7 +18,10 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
         match &entry.body {
             Body::ContextChanged(changed) => system = changed.system.clone().or(system),
             Body::Compaction(compaction) => {
-                let text = compaction.summary.clone().unwrap_or_else(|| "(Earlier messages were left out.)".to_owned());
+                let text = compaction
+                    .summary
+                    .clone()
+                    .unwrap_or_else(|| "(Earlier messages were left out.)".to_owned());
                 let replacement = json!({ "role": "user", "content": text });
                 let all: Vec<Value> = history.iter().map(|(_, message)| message.clone()).collect();
                 archives.push(json!({
@@ -52,9 +55,12 @@ fn message_of(body: &Body) -> Option<Value> {
         Body::AssistantMessage(answer) if answer.stop == Stop::Error => None,
         Body::AssistantMessage(answer) => {
             let text = body.text();
-            let calls: Vec<Value> = answer.parts.iter().filter_map(Part::as_tool_call).map(|call| {
-                json!({ "id": call.call_id, "name": call.name, "input": call.input.to_value() })
-            }).collect();
+            let calls: Vec<Value> = answer
+                .parts
+                .iter()
+                .filter_map(Part::as_tool_call)
+                .map(|call| json!({ "id": call.call_id, "name": call.name, "input": call.input.to_value() }))
+                .collect();
             Some(match calls.is_empty() {
                 true => json!({ "role": "assistant", "content": text }),
                 false if text.is_empty() => json!({ "role": "assistant_tool_calls", "calls": calls }),

@@ -52,8 +52,12 @@ impl<W: Write> Exporter<W> {
         let cwd = summary.cwd.as_deref().unwrap_or("/");
         let at = write_rfc3339(summary.created_at);
         let mut header = match self.dialect {
-            Dialect::Pi => json!({ "type": "session", "version": 3, "id": summary.id, "timestamp": at, "cwd": cwd }),
-            Dialect::Operator => json!({ "type": "session_header", "id": summary.id, "timestamp": at, "cwd": cwd }),
+            Dialect::Pi => {
+                json!({ "type": "session", "version": 3, "id": summary.id, "timestamp": at, "cwd": cwd })
+            }
+            Dialect::Operator => {
+                json!({ "type": "session_header", "id": summary.id, "timestamp": at, "cwd": cwd })
+            }
         };
         if let Some(parent) = summary.parent.as_ref() {
             header[self.key("parentSession")] = json!(parent.session);
@@ -125,10 +129,13 @@ impl<W: Write> Exporter<W> {
     fn fields(&mut self, body: &Body, entry: &Entry, blobs: &Blobs) -> (&'static str, Value) {
         let at = entry.meta.at.0;
         match body {
-            Body::UserMessage(user) => {
-                ("message", json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }))
+            Body::UserMessage(user) => (
+                "message",
+                json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }),
+            ),
+            Body::AssistantMessage(answer) => {
+                ("message", json!({ "message": self.assistant(answer, at, blobs) }))
             }
-            Body::AssistantMessage(answer) => ("message", json!({ "message": self.assistant(answer, at, blobs) })),
             Body::ToolResult(result) => {
                 let name = result.tool.clone().or_else(|| self.names.get(&result.call_id).cloned());
                 let mut message = json!({ "role": self.word("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
@@ -137,9 +144,10 @@ impl<W: Write> Exporter<W> {
                 message[self.key("isError")] = json!(result.is_error);
                 ("message", json!({ "message": message }))
             }
-            Body::SystemNote(note) => {
-                ("custom_message", json!({ "customType": "sapwood.note", "content": note.text, "display": false }))
-            }
+            Body::SystemNote(note) => (
+                "custom_message",
+                json!({ "customType": "sapwood.note", "content": note.text, "display": false }),
+            ),
             Body::CustomMessage(custom) => {
                 let mut fields = json!({ "customType": custom.custom_type, "content": blocks(&custom.parts, blobs, self.dialect), "display": custom.display });
                 if let Some(details) = &custom.details {
@@ -150,16 +158,24 @@ impl<W: Write> Exporter<W> {
             Body::Compaction(compaction) => {
                 let kept = compaction.first_kept.and_then(|id| self.seq_of(id)).unwrap_or(entry.meta.seq);
                 let summary = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
-                ("compaction", json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) }))
+                (
+                    "compaction",
+                    json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) }),
+                )
             }
             Body::BranchSummary(branch) => {
                 let from = branch.from.and_then(|id| self.seq_of(id)).or(entry.meta.parent).map(id_of);
-                ("branch_summary", json!({ "summary": branch.summary, "fromId": from.unwrap_or_else(|| "root".to_owned()) }))
+                (
+                    "branch_summary",
+                    json!({ "summary": branch.summary, "fromId": from.unwrap_or_else(|| "root".to_owned()) }),
+                )
             }
             Body::ModelChanged(changed) => {
                 ("model_change", json!({ "provider": provider_of(&changed.model), "modelId": changed.model }))
             }
-            Body::ThinkingChanged(changed) => ("thinking_level_change", json!({ "thinkingLevel": changed.level })),
+            Body::ThinkingChanged(changed) => {
+                ("thinking_level_change", json!({ "thinkingLevel": changed.level }))
+            }
             Body::Label(label) => {
                 let target = self.seq_of(label.target).map(id_of);
                 ("label", json!({ "targetId": target, "label": label.text }))
@@ -171,7 +187,10 @@ impl<W: Write> Exporter<W> {
             other => {
                 let encoded = sapwood_core::entry::codec::encode(other);
                 let data: Value = serde_json::from_slice(&encoded).unwrap_or(Value::Null);
-                (self.custom(), json!({ "customType": format!("sapwood.{}", other.kind().as_str()), "data": data }))
+                (
+                    self.custom(),
+                    json!({ "customType": format!("sapwood.{}", other.kind().as_str()), "data": data }),
+                )
             }
         }
     }

@@ -145,7 +145,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
         let content = Content::deserialize(deserializer)?;
         Ok(Piece(match content {
             Content::Nothing => Block::default(),
-            Content::Text(text) => Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() },
+            Content::Text(text) => {
+                Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() }
+            }
             Content::Blocks(mut blocks) => blocks.pop().unwrap_or_default(),
         }))
     }
@@ -196,12 +198,14 @@ impl Block<'_> {
                 };
                 Some(Part::tool_call(self.id.unwrap_or_default(), self.name.unwrap_or_default(), input))
             }
-            "image" | "document" | "image_url" | "input_image" | "audio" | "file" | "input_file" | "video" => {
-                self.into_media(harvest)
-            }
+            "image" | "document" | "image_url" | "input_image" | "audio" | "file" | "input_file"
+            | "video" => self.into_media(harvest),
             "" => None,
             other => {
-                let why = format!("a block of type {:?} has no counterpart", other.chars().take(40).collect::<String>());
+                let why = format!(
+                    "a block of type {:?} has no counterpart",
+                    other.chars().take(40).collect::<String>()
+                );
                 harvest.report(Trouble::LeftOut { why });
                 None
             }

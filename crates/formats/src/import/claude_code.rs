@@ -22,7 +22,7 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
 use super::blocks::{Block, Content};
-use super::harvest::{By, Harvest, Key, Path, Under, believable, lineage};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
 use super::messages::user_bodies;
 use super::text::Time;
 use super::{Format, Reader, keep_record, read_json_line};
@@ -154,7 +154,9 @@ impl Importer {
     }
 
     fn open(&mut self, record: &Record<'_>, harvest: &mut Harvest) {
-        let Some(session) = record.session_id.as_deref().filter(|_| harvest.session.is_none()) else { return };
+        let Some(session) = record.session_id.as_deref().filter(|_| harvest.session.is_none()) else {
+            return;
+        };
         if record.uuid.is_none() {
             return;
         }
@@ -233,7 +235,13 @@ impl Importer {
         });
         if !goes_on {
             self.close(path, harvest);
-            let empty = AssistantMessage { parts: Vec::new(), model: None, usage: None, cost_nano_usd: None, stop: Stop::Stop };
+            let empty = AssistantMessage {
+                parts: Vec::new(),
+                model: None,
+                usage: None,
+                cost_nano_usd: None,
+                stop: Stop::Stop,
+            };
             *self.response(path) = Some(Response {
                 message_id,
                 first: uuid.clone(),
@@ -257,7 +265,8 @@ impl Importer {
         let model = message.model.filter(|model| model != "<synthetic>");
         open.message.model = model.or(open.message.model.take());
         open.message.usage = message.usage.and_then(usage_of).or(open.message.usage);
-        open.message.stop = if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
+        open.message.stop =
+            if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
     }
 
     fn take_user(
@@ -282,11 +291,19 @@ impl Importer {
     }
 
     /// What hangs from a response that may go on waits for it.
-    fn hold_or_add(&mut self, held: Held, under: Under, parent: Option<&str>, path: Path, harvest: &mut Harvest) {
+    fn hold_or_add(
+        &mut self,
+        held: Held,
+        under: Under,
+        parent: Option<&str>,
+        path: Path,
+        harvest: &mut Harvest,
+    ) {
         if let Some(open) = self.response(path)
             && let Some(parent) = parent
             && open.held.len() < HELD_MAX
-            && (open.uuids.iter().any(|uuid| uuid == parent) || open.held.iter().any(|held| held.uuid == parent))
+            && (open.uuids.iter().any(|uuid| uuid == parent)
+                || open.held.iter().any(|held| held.uuid == parent))
         {
             open.held.push(held);
             return;
@@ -334,7 +351,10 @@ impl Importer {
         }
         (harvest.at, harvest.line) = (response.at, response.line);
         let key = Key::of(&format!("{}+{}", response.first, response.records));
-        harvest.add_on(path, key, response.under, By::Agent, response.message);
+        let earlier =
+            (1..response.records).map(|count| Key::of(&format!("{}+{count}", response.first))).collect();
+        let (body, under, by) = (response.message.into(), response.under, By::Agent);
+        harvest.step(key, Act::Add { body, under, by, path, names: None, earlier });
         let mut last = key;
         let mut uuids = response.uuids;
         for held in response.held {

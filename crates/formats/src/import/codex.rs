@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, Details, ModelChanged, Stop, Strategy, SystemNote, ThinkingChanged,
-    ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, Compaction, ContextChanged, Details, ModelChanged, Stop, Strategy, SystemNote,
+    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
@@ -198,7 +198,8 @@ impl Importer {
 
     /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
     pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut Harvest) {
-        let ordinal = serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
+        let ordinal =
+            serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
         if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
             return;
         }
@@ -254,8 +255,10 @@ impl Importer {
             let session = harvest.open(Format::Codex, &id, at);
             session.cwd.clone_from(&meta.cwd);
             let base = meta.history_base.as_ref().map(|base| base.thread_id.clone());
-            session.parent =
-                base.or(meta.forked_from_id).filter(|parent| *parent != id).map(|id| lineage(Format::Codex, &id));
+            session.parent = base
+                .or(meta.forked_from_id)
+                .filter(|parent| *parent != id)
+                .map(|id| lineage(Format::Codex, &id));
             self.base = meta.history_base;
         }
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -276,7 +279,11 @@ impl Importer {
         if context.effort.is_some() && context.effort != self.effort {
             self.close(harvest);
             self.effort.clone_from(&context.effort);
-            self.add(ThinkingChanged { level: context.effort.unwrap_or_default() }.into(), By::Agent, harvest);
+            self.add(
+                ThinkingChanged { level: context.effort.unwrap_or_default() }.into(),
+                By::Agent,
+                harvest,
+            );
         }
     }
 
@@ -311,7 +318,10 @@ impl Importer {
                 };
                 self.say(vec![Part::tool_call(call_id, name, input)], harvest);
             }
-            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "tool_search_output" => {
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "tool_search_output" => {
                 self.answer(item.call_id.or(item.id).unwrap_or_default(), item.output, harvest);
             }
             kind => {
@@ -361,8 +371,15 @@ impl Importer {
 
     fn answer(&mut self, call_id: String, output: Option<&RawValue>, harvest: &mut Harvest) {
         let (parts, is_error) = output_parts(output, harvest);
-        let result =
-            ToolResult { call_id, tool: None, parts, is_error, duration_ms: None, interrupted: false, full: None };
+        let result = ToolResult {
+            call_id,
+            tool: None,
+            parts,
+            is_error,
+            duration_ms: None,
+            interrupted: false,
+            full: None,
+        };
         match &mut self.open {
             Some(open) if open.held.len() < HELD_MAX => open.held.push((harvest.at, harvest.line, result)),
             _ => self.add(result.into(), By::Agent, harvest),
@@ -378,11 +395,28 @@ impl Importer {
                 self.roll_back(count, harvest);
             }
             // Said already by response items, or a matter of the screen.
-            "user_message" | "agent_message" | "agent_reasoning" | "agent_reasoning_raw_content"
-            | "agent_reasoning_section_break" | "context_compacted" | "task_started" | "task_complete"
-            | "turn_started" | "turn_complete" | "item_started" | "item_completed" | "exec_command_begin"
-            | "exec_command_end" | "exec_command_output_delta" | "patch_apply_begin" | "patch_apply_end"
-            | "mcp_tool_call_begin" | "mcp_tool_call_end" | "web_search_begin" | "web_search_end" | "turn_diff"
+            "user_message"
+            | "agent_message"
+            | "agent_reasoning"
+            | "agent_reasoning_raw_content"
+            | "agent_reasoning_section_break"
+            | "context_compacted"
+            | "task_started"
+            | "task_complete"
+            | "turn_started"
+            | "turn_complete"
+            | "item_started"
+            | "item_completed"
+            | "exec_command_begin"
+            | "exec_command_end"
+            | "exec_command_output_delta"
+            | "patch_apply_begin"
+            | "patch_apply_end"
+            | "mcp_tool_call_begin"
+            | "mcp_tool_call_end"
+            | "web_search_begin"
+            | "web_search_end"
+            | "turn_diff"
             | "raw_response_item" => {}
             kind => {
                 let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
@@ -450,7 +484,11 @@ impl Importer {
             None => {
                 let words: Vec<String> = self.words.iter().cloned().collect();
                 for text in words.into_iter().chain([compacted.message]).filter(|text| !text.is_empty()) {
-                    self.add(UserMessage { parts: vec![Part::text(text)], origin: None }.into(), By::Caller, harvest);
+                    self.add(
+                        UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
+                        By::Caller,
+                        harvest,
+                    );
                 }
             }
         }
@@ -505,7 +543,9 @@ impl Tokens {
             input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
             cached_input_tokens: self.cached_input_tokens.saturating_sub(before.cached_input_tokens),
             output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
-            reasoning_output_tokens: self.reasoning_output_tokens.saturating_sub(before.reasoning_output_tokens),
+            reasoning_output_tokens: self
+                .reasoning_output_tokens
+                .saturating_sub(before.reasoning_output_tokens),
         }
     }
 

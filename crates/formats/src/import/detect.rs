@@ -27,7 +27,10 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
         // Two formats share a header; what follows tells them apart.
         Guess::Header => Some(match values.next() {
             Some(second) if is_operator(&second) => Format::Operator,
-            None if first.get("version").is_none() && !first["timestamp"].is_i64() && first.get("cwd").is_some() => {
+            None if first.get("version").is_none()
+                && !first["timestamp"].is_i64()
+                && first.get("cwd").is_some() =>
+            {
                 Format::Operator
             }
             _ => Format::Sapwood,
@@ -50,7 +53,9 @@ fn of_first(first: &Value) -> Guess {
     let has = |key: &str| first.get(key).is_some();
     match first["type"].as_str() {
         Some("session_header") => Guess::Header,
-        Some("session") if has("parent_session") || first["timestamp"].is_number() => Guess::Sure(Format::Operator),
+        Some("session") if has("parent_session") || first["timestamp"].is_number() => {
+            Guess::Sure(Format::Operator)
+        }
         Some("session") => Guess::Sure(Format::Pi),
         Some("session_meta") if has("payload") => Guess::Sure(Format::Codex),
         _ if has("transcriptHistory") => Guess::Sure(Format::RoleFiles),
@@ -64,11 +69,15 @@ fn of_first(first: &Value) -> Guess {
 fn of_any(line: &Value) -> Option<Format> {
     let has = |key: &str| line.get(key).is_some();
     match line["type"].as_str() {
-        Some("session_meta" | "response_item" | "turn_context" | "event_msg" | "compacted") if has("payload") => {
+        Some("session_meta" | "response_item" | "turn_context" | "event_msg" | "compacted")
+            if has("payload") =>
+        {
             Some(Format::Codex)
         }
         Some("user_message" | "assistant_message" | "tool_result") if has("seq") => Some(Format::Sapwood),
-        _ if has("parentUuid") || has("leafUuid") || has("messageId") && has("snapshot") => Some(Format::ClaudeCode),
+        _ if has("parentUuid") || has("leafUuid") || has("messageId") && has("snapshot") => {
+            Some(Format::ClaudeCode)
+        }
         Some(_) if has("sessionId") && (has("customTitle") || has("uuid")) => Some(Format::ClaudeCode),
         _ if has("$set") || has("$rewindTo") => Some(Format::GeminiCli),
         _ => None,

@@ -329,7 +329,8 @@ fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
     let text = joined_text(&parts);
     let text = text.trim();
-    let to_itself = ["/", "?", "<session_context>", "<hook_context>"].iter().any(|opening| text.starts_with(opening));
+    let to_itself =
+        ["/", "?", "<session_context>", "<hook_context>"].iter().any(|opening| text.starts_with(opening));
     match parts.is_empty() || to_itself {
         true => Vec::new(),
         false => vec![UserMessage { parts, origin: None }.into()],
@@ -348,7 +349,8 @@ fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
     }
     parts.extend(said);
     if !is_whole {
-        let call = |call: &Call<'_>| Part::tool_call(call.id.clone(), call.name.clone(), input_json(call.args));
+        let call =
+            |call: &Call<'_>| Part::tool_call(call.id.clone(), call.name.clone(), input_json(call.args));
         parts.extend(calls.iter().map(call));
     }
     if parts.is_empty() {

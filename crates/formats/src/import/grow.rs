@@ -133,10 +133,15 @@ impl Grower {
                     }
                 }
             },
-            Act::Add { body, under, by, path, names } => {
+            Act::Add { mut body, under, by, path, names, earlier } => {
                 let place = self.place(under, &mut report);
                 if let Some(known) = self.known_again(step.key, &mut report) {
                     return self.follow(path, known);
+                }
+                if let Body::AssistantMessage(answer) = &mut body
+                    && earlier.iter().any(|key| self.has(*key))
+                {
+                    (answer.usage, answer.cost_nano_usd) = (None, None);
                 }
                 let row = self.grow(step.key, body, place, by, names, &mut report, drafts);
                 self.follow(path, row);
@@ -287,19 +292,24 @@ fn millis(id: EntryId) -> i64 {
 
 fn weight(body: &Body) -> usize {
     use sapwood_core::content::Part;
-    let of_parts: usize = body.parts().iter().map(|part| match part {
-        Part::Text(text) => text.text.len(),
-        Part::Reasoning(reasoning) => reasoning.text.len(),
-        Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
-        Part::Media(_) => 256,
-    }).sum();
-    of_parts + match body {
-        Body::CustomInfo(info) => info.data.get().len(),
-        Body::CustomMessage(message) => message.details.as_ref().map_or(0, |details| details.get().len()),
-        Body::Compaction(compaction) => compaction.summary.as_ref().map_or(0, String::len),
-        Body::BranchSummary(summary) => summary.summary.len(),
-        Body::SystemNote(note) => note.text.len(),
-        Body::ContextChanged(changed) => changed.system.as_ref().map_or(0, String::len),
-        _ => 0,
-    }
+    let of_parts: usize = body
+        .parts()
+        .iter()
+        .map(|part| match part {
+            Part::Text(text) => text.text.len(),
+            Part::Reasoning(reasoning) => reasoning.text.len(),
+            Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
+            Part::Media(_) => 256,
+        })
+        .sum();
+    of_parts
+        + match body {
+            Body::CustomInfo(info) => info.data.get().len(),
+            Body::CustomMessage(message) => message.details.as_ref().map_or(0, |details| details.get().len()),
+            Body::Compaction(compaction) => compaction.summary.as_ref().map_or(0, String::len),
+            Body::BranchSummary(summary) => summary.summary.len(),
+            Body::SystemNote(note) => note.text.len(),
+            Body::ContextChanged(changed) => changed.system.as_ref().map_or(0, String::len),
+            _ => 0,
+        }
 }

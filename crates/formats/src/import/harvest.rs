@@ -104,8 +104,9 @@ pub enum Path {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// An entry in the tree. `names` is the record it refers to: what a compaction keeps from, if that is on its path, or
-    /// the leaf that a branch's summary tells of.
-    Add { body: Body, under: Under, by: By, path: Path, names: Option<Key> },
+    /// the leaf that a branch's summary tells of. `earlier` are shorter versions of the same response: what it took was
+    /// counted with them.
+    Add { body: Body, under: Under, by: By, path: Path, names: Option<Key>, earlier: Vec<Key> },
     /// An entry beside the tree.
     Note(Body),
     /// A label, once its target is known.
@@ -154,12 +155,22 @@ impl Harvest {
     }
 
     pub fn add_on(&mut self, path: Path, key: Key, under: Under, by: By, body: impl Into<Body>) {
-        self.step(key, Act::Add { body: body.into(), under, by, path, names: None });
+        self.step(key, Act::Add { body: body.into(), under, by, path, names: None, earlier: Vec::new() });
     }
 
     /// A compaction or a branch's summary, with the record it names.
     pub fn sum_up(&mut self, key: Key, under: Under, names: Option<Key>, body: impl Into<Body>) {
-        self.step(key, Act::Add { body: body.into(), under, by: By::Agent, path: Path::Main, names });
+        self.step(
+            key,
+            Act::Add {
+                body: body.into(),
+                under,
+                by: By::Agent,
+                path: Path::Main,
+                names,
+                earlier: Vec::new(),
+            },
+        );
     }
 
     pub fn note(&mut self, key: Key, body: impl Into<Body>) {

@@ -161,7 +161,11 @@ impl Importer {
         }
         let system = joined_text(&conversation.system.into_parts(harvest));
         if !system.is_empty() {
-            self.add(system.clone().as_bytes(), ContextChanged { system: Some(system), ..ContextChanged::default() }, harvest);
+            self.add(
+                system.clone().as_bytes(),
+                ContextChanged { system: Some(system), ..ContextChanged::default() },
+                harvest,
+            );
         }
         if let Some(model) = conversation.model {
             self.add(model.clone().as_bytes(), ModelChanged { model }, harvest);
@@ -227,10 +231,18 @@ pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut Harvest) -> Vec<
     let mut said: Vec<Part> = Vec::new();
     for block in blocks {
         if block.is_result() {
-            let (call_id, is_error) = (block.tool_use_id.unwrap_or_default(), block.is_error.unwrap_or(false));
+            let (call_id, is_error) =
+                (block.tool_use_id.unwrap_or_default(), block.is_error.unwrap_or(false));
             let parts = block.content.into_parts(harvest);
-            let result =
-                ToolResult { call_id, tool: None, parts, is_error, duration_ms: None, interrupted: false, full: None };
+            let result = ToolResult {
+                call_id,
+                tool: None,
+                parts,
+                is_error,
+                duration_ms: None,
+                interrupted: false,
+                full: None,
+            };
             bodies.push(result.into());
         } else {
             said.extend(block.into_part(harvest));

@@ -86,7 +86,9 @@ pub enum Trouble {
     Mended { what: &'static str },
     #[error("part of it was left out: {why}")]
     LeftOut { why: String },
-    #[error("this is a JSONL store's own file of a fork, which holds only what is its own: export the session instead")]
+    #[error(
+        "this is a JSONL store's own file of a fork, which holds only what is its own: export the session instead"
+    )]
     StoreFork,
     #[error("the store has another session under this id; it is left as it is")]
     Differs,

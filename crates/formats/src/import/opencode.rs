@@ -16,8 +16,8 @@ use std::borrow::Cow;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, CustomInfo, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
-    UserMessage,
+    AssistantMessage, Compaction, CustomInfo, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
+    Usage, UserMessage,
 };
 use sapwood_core::{Body, Json};
 use serde::Deserialize;
@@ -144,7 +144,9 @@ pub struct Importer {
 
 impl Reader for Importer {
     fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
-        read_json_line(line, number, harvest, |line, harvest| self.take_row(serde_json::from_slice(line)?, harvest));
+        read_json_line(line, number, harvest, |line, harvest| {
+            self.take_row(serde_json::from_slice(line)?, harvest)
+        });
     }
 
     fn finish(&mut self, harvest: &mut Harvest) {
@@ -158,7 +160,8 @@ impl Importer {
         match row.table.as_ref() {
             "session" => {
                 harvest.at = row.time_created.and_then(|time| time.0).or(harvest.at);
-                let session = harvest.open(Format::OpenCode, &row.id, row.time_created.and_then(|time| time.0));
+                let session =
+                    harvest.open(Format::OpenCode, &row.id, row.time_created.and_then(|time| time.0));
                 session.title = row.title;
                 session.cwd = row.directory;
                 session.parent = row.parent_id.as_deref().map(|id| lineage(Format::OpenCode, id));
@@ -174,7 +177,8 @@ impl Importer {
                 self.take_part(&row.id, part, data, harvest);
             }
             table => {
-                let why = format!("a row of table {:?} is not known", table.chars().take(40).collect::<String>());
+                let why =
+                    format!("a row of table {:?} is not known", table.chars().take(40).collect::<String>());
                 harvest.report(Trouble::LeftOut { why });
             }
         }
@@ -192,7 +196,8 @@ impl Importer {
                 reasoning: count(tokens.reasoning),
             })
         });
-        let cost = data.cost.map(|dollars| count((dollars * 1e9).round())).filter(|cost| *cost <= COST_NANO_USD_MAX);
+        let cost =
+            data.cost.map(|dollars| count((dollars * 1e9).round())).filter(|cost| *cost <= COST_NANO_USD_MAX);
         let is_user = data.role == "user";
         let chosen = data.model.and_then(|model| model.model_id).filter(|_| is_user);
         if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
@@ -245,7 +250,9 @@ impl Importer {
                     let mime = part.mime.as_deref().unwrap_or("application/octet-stream");
                     parts.push(harvest.media(mime, bytes, part.filename));
                 }
-                None => parts.extend(part.filename.or(part.url).map(|name| Part::text(format!("[file: {name}]")))),
+                None => {
+                    parts.extend(part.filename.or(part.url).map(|name| Part::text(format!("[file: {name}]"))))
+                }
             },
             "compaction" => {
                 let trigger = if part.auto == Some(true) { Trigger::Pressure } else { Trigger::Manual };
@@ -285,7 +292,8 @@ impl Importer {
             self.last = Some(key);
             // The summary's own call took something too.
             let spent = serde_json::json!({ "usage": open.message.usage, "cost_nano_usd": open.message.cost_nano_usd });
-            let body = CustomInfo { custom_type: "opencode:summary".to_owned(), data: Json::from_value(&spent) };
+            let body =
+                CustomInfo { custom_type: "opencode:summary".to_owned(), data: Json::from_value(&spent) };
             harvest.note(key.part(1), body);
         } else {
             let mut message = open.message;

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
-    AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details, ModelChanged,
-    SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
+    ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
 use sapwood_core::{BlobHash, Body, Json};
 use serde::Deserialize;
@@ -253,7 +253,8 @@ impl Importer {
         Some(match record.kind.as_ref() {
             "message" => What::Message,
             "compaction" => What::Compaction,
-            "branch_summary" | "branch" => match record.summary.clone().filter(|summary| !summary.is_empty()) {
+            "branch_summary" | "branch" => match record.summary.clone().filter(|summary| !summary.is_empty())
+            {
                 None => return None,
                 Some(summary) => What::BranchSummary(BranchSummary {
                     summary,
@@ -277,7 +278,9 @@ impl Importer {
             }
             "custom" | "custom_info" => {
                 let custom_type = record.custom_type.clone()?;
-                let data = record.data.map_or_else(|| Json::from_value(&serde_json::Value::Null), |raw| input_json(Some(raw)));
+                let data = record
+                    .data
+                    .map_or_else(|| Json::from_value(&serde_json::Value::Null), |raw| input_json(Some(raw)));
                 What::Beside(Act::Note(CustomInfo { custom_type, data }.into()))
             }
             "leaf" => What::Leaf(record.target_id.clone()),
@@ -300,13 +303,15 @@ impl Importer {
                 full: None,
             }
             .into(),
-            "bashExecution" | "bash_execution" if message.exclude_from_context != Some(true) => CustomMessage {
-                custom_type: "bashExecution".to_owned(),
-                parts: vec![Part::text(execution_text(&message))],
-                display: true,
-                details: None,
+            "bashExecution" | "bash_execution" if message.exclude_from_context != Some(true) => {
+                CustomMessage {
+                    custom_type: "bashExecution".to_owned(),
+                    parts: vec![Part::text(execution_text(&message))],
+                    display: true,
+                    details: None,
+                }
+                .into()
             }
-            .into(),
             "custom" | "hookMessage" | "hook_message" => CustomMessage {
                 custom_type: message.custom_type.unwrap_or_else(|| "custom".to_owned()),
                 parts: message.content.into_parts(harvest),
@@ -404,7 +409,7 @@ fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
 }
 
 fn whole(number: f64) -> Option<u64> {
-    (number >= 0.0 && number < 9e15).then_some(number.round() as u64)
+    (0.0..9e15).contains(&number).then_some(number.round() as u64)
 }
 
 /// A command the user ran themselves, as pi tells the model of it.

@@ -167,7 +167,13 @@ impl Importer {
     }
 
     /// A history, without the message at its head that a compaction has put there.
-    fn take_history(&mut self, history: &[&RawValue], replaced: Option<&str>, lines: &mut Lines<'_>, harvest: &mut Harvest) {
+    fn take_history(
+        &mut self,
+        history: &[&RawValue],
+        replaced: Option<&str>,
+        lines: &mut Lines<'_>,
+        harvest: &mut Harvest,
+    ) {
         let same = |raw: &&&RawValue| replaced.is_some_and(|replaced| is_same(raw.get(), replaced));
         let skipped = usize::from(history.first().filter(same).is_some());
         for raw in &history[skipped..] {
@@ -223,8 +229,13 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
             let mut parts: Vec<Part> = text(message.content.or(message.text)).into_iter().collect();
             let calls = message.calls.unwrap_or_default();
             let stop = if calls.is_empty() { Stop::Stop } else { Stop::ToolUse };
-            parts.extend(calls.into_iter().map(|call| Part::tool_call(call.id, call.name, input_json(call.input))));
-            Ok((AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop }.into(), By::Agent))
+            parts.extend(
+                calls.into_iter().map(|call| Part::tool_call(call.id, call.name, input_json(call.input))),
+            );
+            Ok((
+                AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop }.into(),
+                By::Agent,
+            ))
         }
         "tool_result" => {
             let result = ToolResult {

@@ -39,14 +39,17 @@ pub fn parse_rfc3339(text: &str) -> Option<TimestampMs> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<i64> {
         let digits = bytes.get(from..to)?;
-        digits.iter().all(u8::is_ascii_digit).then(|| {
-            digits.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
-        })
+        digits
+            .iter()
+            .all(u8::is_ascii_digit)
+            .then(|| digits.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
     };
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let punctuated = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')].iter().all(|(at, sign)| bytes[*at] == *sign);
-    let in_range = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
+    let punctuated =
+        [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')].iter().all(|(at, sign)| bytes[*at] == *sign);
+    let in_range =
+        (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
     if !punctuated || !in_range || !YEARS.contains(&year) || !matches!(bytes[10], b'T' | b't' | b' ' | b'_') {
         return None;
     }
@@ -142,7 +145,8 @@ pub fn encode_base64(bytes: &[u8]) -> String {
     const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0u32, |bits, byte| (bits << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
+        let bits =
+            group.iter().fold(0u32, |bits, byte| (bits << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
         for place in 0..4 {
             let sign = SIGNS[(bits >> (18 - 6 * place)) as usize & 63];
             text.push(if place <= group.len() { char::from(sign) } else { '=' });
@@ -175,7 +179,9 @@ fn mend_surrogates(text: &str) -> Option<String> {
         at += found;
         let unit = escaped_unit(&bytes[at..]);
         match unit {
-            Some(0xD800..=0xDBFF) if matches!(escaped_unit(&bytes[at + 6..]), Some(0xDC00..=0xDFFF)) => at += 12,
+            Some(0xD800..=0xDBFF) if matches!(escaped_unit(&bytes[at + 6..]), Some(0xDC00..=0xDFFF)) => {
+                at += 12
+            }
             Some(0xD800..=0xDFFF) => {
                 mended.push_str(&text[from..at]);
                 mended.push_str("\\ufffd");
@@ -251,7 +257,8 @@ mod tests {
     #[test]
     fn base64_goes_out_and_in() {
         for length in 0..9 {
-            let bytes: Vec<u8> = (0..length).map(|byte: u8| byte.wrapping_mul(37).wrapping_add(200)).collect();
+            let bytes: Vec<u8> =
+                (0..length).map(|byte: u8| byte.wrapping_mul(37).wrapping_add(200)).collect();
             assert_eq!(decode_base64(&encode_base64(&bytes)).as_deref(), Some(&bytes[..]));
         }
         assert_eq!(encode_base64(b"any carnal pleas"), "YW55IGNhcm5hbCBwbGVhcw==");
@@ -264,7 +271,10 @@ mod tests {
         let line = br#"{"a":"x\ud83dy","b":"\ud83d\ude00","c":"\\ud83d"}"#;
         let mended = mend(line).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&mended).unwrap();
-        assert_eq!((&value["a"], &value["b"], &value["c"]), (&"x\u{fffd}y".into(), &"😀".into(), &r"\ud83d".into()));
+        assert_eq!(
+            (&value["a"], &value["b"], &value["c"]),
+            (&"x\u{fffd}y".into(), &"😀".into(), &r"\ud83d".into())
+        );
         assert_eq!(mend(br#"{"a":"\u00e9"}"#), None);
     }
 }

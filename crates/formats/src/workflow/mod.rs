@@ -75,7 +75,9 @@ pub struct Edge {
 pub enum WorkflowError {
     #[error("the workflow cannot be read: {why}")]
     Invalid { why: String },
-    #[error("the workflow has schema version {found:?}, and this version of Sapwood reads {SCHEMA_VERSION:?}")]
+    #[error(
+        "the workflow has schema version {found:?}, and this version of Sapwood reads {SCHEMA_VERSION:?}"
+    )]
     Version { found: String },
     #[error("the workflow has {bytes} bytes, and the limit is {WORKFLOW_BYTES_MAX}")]
     TooLarge { bytes: usize },

@@ -41,7 +41,13 @@ struct Turn {
 pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
     let completed: Vec<Turn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
-    let bare = |id: &str, kind| Node { id: id.to_owned(), kind, agent_ref: None, prompt_template: None, tools: Vec::new() };
+    let bare = |id: &str, kind| Node {
+        id: id.to_owned(),
+        kind,
+        agent_ref: None,
+        prompt_template: None,
+        tools: Vec::new(),
+    };
     let mut nodes = vec![bare("input", NodeKind::Input)];
     let turns = completed.len();
     for (number, turn) in completed.into_iter().enumerate() {
@@ -55,7 +61,8 @@ pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
         });
     }
     nodes.push(bare("output", NodeKind::Output));
-    let edges = nodes.windows(2).map(|pair| Edge { from: pair[0].id.clone(), to: pair[1].id.clone() }).collect();
+    let edges =
+        nodes.windows(2).map(|pair| Edge { from: pair[0].id.clone(), to: pair[1].id.clone() }).collect();
     let workflow = Workflow {
         id: id_of(summary.title.as_deref().unwrap_or_default()),
         name: summary.title.clone(),

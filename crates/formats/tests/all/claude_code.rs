@@ -33,7 +33,12 @@ fn said(uuid: &str, parent: &str, message: &str, text: &str) -> Value {
 }
 
 fn called(uuid: &str, parent: &str, message: &str, call: &str) -> Value {
-    answer(uuid, parent, message, json!({ "type": "tool_use", "id": call, "name": "Read", "input": { "path": "a.txt" } }))
+    answer(
+        uuid,
+        parent,
+        message,
+        json!({ "type": "tool_use", "id": call, "name": "Read", "input": { "path": "a.txt" } }),
+    )
 }
 
 fn result(uuid: &str, parent: &str, call: &str, text: &str) -> Value {
@@ -58,7 +63,10 @@ fn a_response_over_several_records_is_one_entry_and_counts_once() {
     assert_eq!(taken.context(), ["u:read it", "r:hm a:I look C:Read(c1)", "t:words", "a:done"]);
     assert_eq!(taken.codes(), []);
     let spend = taken.spend();
-    assert_eq!((spend.calls, spend.usage.input, spend.usage.output, spend.usage.cache_read), (2, 20, 10, 200));
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.output, spend.usage.cache_read),
+        (2, 20, 10, 200)
+    );
     assert_eq!(taken.log.context().model.as_deref(), Some("claude-test-1"));
     let session = taken.session.unwrap();
     assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000001");
@@ -114,8 +122,14 @@ fn a_compact_boundary_and_its_summary_are_a_compaction() {
         said("a2", "u2", "m2", "gladly"),
     ]);
     assert_eq!(taken.context(), ["u:what happened", "u:go on", "a:gladly"]);
-    assert_eq!(taken.log.head().leaf, Some(sapwood_core::Seq(5)), "one path, the old part above the compaction");
-    let Body::Compaction(compaction) = &taken.log.entry(sapwood_core::Seq(3)).body else { panic!("no compaction") };
+    assert_eq!(
+        taken.log.head().leaf,
+        Some(sapwood_core::Seq(5)),
+        "one path, the old part above the compaction"
+    );
+    let Body::Compaction(compaction) = &taken.log.entry(sapwood_core::Seq(3)).body else {
+        panic!("no compaction")
+    };
     assert_eq!((compaction.trigger, compaction.tokens_before), (Trigger::Pressure, Some(150_000)));
 }
 
@@ -184,7 +198,12 @@ fn titles_snapshots_and_unknown_records_are_kept_beside_the_tree() {
         .collect();
     assert_eq!(
         kinds,
-        ["claude-code:summary", "claude-code:file-history-snapshot", "claude-code:novelty", "claude-code:custom-title"]
+        [
+            "claude-code:summary",
+            "claude-code:file-history-snapshot",
+            "claude-code:novelty",
+            "claude-code:custom-title"
+        ]
     );
 }
 
@@ -215,7 +234,8 @@ fn an_answer_that_is_only_an_error_is_not_sent_again() {
 #[test]
 fn images_become_blobs() {
     let image = json!([{ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=" } }, { "type": "text", "text": "look" }]);
-    let taken = take_all(&[record("u1", None, "user", json!({ "message": { "role": "user", "content": image } }))]);
+    let taken =
+        take_all(&[record("u1", None, "user", json!({ "message": { "role": "user", "content": image } }))]);
     assert_eq!(taken.context(), ["m:image/png 8 u:look"]);
 }
 
@@ -239,14 +259,31 @@ fn importing_again_adds_nothing_and_a_grown_file_extends_the_session() {
 fn a_session_that_was_continued_here_keeps_its_leaf_and_still_takes_what_is_new() {
     let mut values = vec![user("u1", None, "hello"), said("a1", "u1", "m1", "hi")];
     let mut first = take_all(&values);
-    first.log.push(sapwood_core::entry::UserMessage {
-        parts: vec![sapwood_core::Part::text("continued here")],
-        origin: None,
-    }).unwrap();
+    first
+        .log
+        .push(sapwood_core::entry::UserMessage {
+            parts: vec![sapwood_core::Part::text("continued here")],
+            origin: None,
+        })
+        .unwrap();
     values.push(user("u2", Some("a1"), "continued there"));
     let grown = take_again(Format::ClaudeCode, first.log, lines(&values));
     assert_eq!(grown.context(), ["u:hello", "a:hi", "u:continued here"]);
     assert_eq!(grown.log.entries().filter(|entry| entry.body.text() == "continued there").count(), 1);
     let again = take_again(Format::ClaudeCode, grown.log, lines(&values));
     assert_eq!(again.added, 0);
+}
+
+#[test]
+fn a_response_that_was_taken_before_it_was_over_counts_once() {
+    let values = [
+        user("u1", None, "read it"),
+        said("a1", "u1", "m1", "I look"),
+        called("a2", "a1", "m1", "c1"),
+        result("r1", "a2", "c1", "words"),
+    ];
+    let early = take_all(&values[..2]);
+    let whole = take_again(Format::ClaudeCode, early.log, lines(&values));
+    assert_eq!(whole.context(), ["u:read it", "a:I look C:Read(c1)", "t:words"]);
+    assert_eq!(whole.spend().calls, 1);
 }

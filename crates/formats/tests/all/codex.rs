@@ -12,7 +12,10 @@ fn line(kind: &str, payload: Value) -> Value {
 }
 
 fn meta() -> Value {
-    line("session_meta", json!({ "id": "0199aaaa-0000-7000-8000-000000000001", "timestamp": "2026-03-04T05:06:00Z", "cwd": "/work", "base_instructions": { "text": "Be brief." } }))
+    line(
+        "session_meta",
+        json!({ "id": "0199aaaa-0000-7000-8000-000000000001", "timestamp": "2026-03-04T05:06:00Z", "cwd": "/work", "base_instructions": { "text": "Be brief." } }),
+    )
 }
 
 fn item(payload: Value) -> Value {
@@ -24,11 +27,15 @@ fn user(text: &str) -> Value {
 }
 
 fn assistant(text: &str) -> Value {
-    item(json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": text }] }))
+    item(
+        json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": text }] }),
+    )
 }
 
 fn call(id: &str) -> Value {
-    item(json!({ "type": "function_call", "name": "shell", "arguments": "{\"cmd\":[\"ls\"]}", "call_id": id }))
+    item(
+        json!({ "type": "function_call", "name": "shell", "arguments": "{\"cmd\":[\"ls\"]}", "call_id": id }),
+    )
 }
 
 fn output(id: &str, text: &str) -> Value {
@@ -55,7 +62,9 @@ fn what_events_say_twice_is_taken_once() {
         line("turn_context", json!({ "cwd": "/work", "model": "gpt-test", "effort": "high" })),
         user("hello"),
         event(json!({ "type": "user_message", "message": "hello" })),
-        item(json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "thinking" }], "encrypted_content": "SECRET" })),
+        item(
+            json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "thinking" }], "encrypted_content": "SECRET" }),
+        ),
         event(json!({ "type": "agent_reasoning", "text": "thinking" })),
         assistant("hi"),
         event(json!({ "type": "agent_message", "message": "hi" })),
@@ -65,7 +74,12 @@ fn what_events_say_twice_is_taken_once() {
     let context = taken.log.context();
     assert_eq!(context.system.as_deref(), Some("Be brief."));
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("gpt-test"), "high"));
-    assert!(taken.log.entries().all(|entry| !String::from_utf8(entry.to_record().body).unwrap().contains("SECRET")));
+    assert!(
+        taken
+            .log
+            .entries()
+            .all(|entry| !String::from_utf8(entry.to_record().body).unwrap().contains("SECRET"))
+    );
 }
 
 #[test]
@@ -82,7 +96,10 @@ fn token_counts_are_cumulative_and_come_after_the_tools_answer() {
     ]);
     assert_eq!(taken.context(), ["u:list", "C:shell(c1)", "t:a.txt", "a:one file"]);
     let spend = taken.spend();
-    assert_eq!((spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output), (2, 110, 140, 15));
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output),
+        (2, 110, 140, 15)
+    );
 }
 
 #[test]
@@ -132,7 +149,12 @@ fn a_rollback_drops_turns_and_keeps_them_as_a_branch() {
     ]);
     assert_eq!(taken.context(), ["u:one", "a:first", "u:another two"]);
     assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "third").count(), 1);
-    let ended = take_all(&[meta(), user("one"), assistant("first"), event(json!({ "type": "thread_rolled_back", "num_turns": 9 }))]);
+    let ended = take_all(&[
+        meta(),
+        user("one"),
+        assistant("first"),
+        event(json!({ "type": "thread_rolled_back", "num_turns": 9 })),
+    ]);
     assert_eq!(ended.context(), Vec::<String>::new());
 }
 
@@ -141,13 +163,24 @@ fn custom_calls_shells_and_structured_outputs_are_tools_too() {
     let taken = take_all(&[
         meta(),
         user("patch"),
-        item(json!({ "type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "c1", "status": "completed" })),
-        item(json!({ "type": "custom_tool_call_output", "call_id": "c1", "output": { "content": "applied", "success": false } })),
-        item(json!({ "type": "local_shell_call", "call_id": "c2", "action": { "type": "exec", "command": ["ls"] } })),
-        item(json!({ "type": "function_call_output", "call_id": "c2", "output": [{ "type": "input_text", "text": "files" }] })),
+        item(
+            json!({ "type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "c1", "status": "completed" }),
+        ),
+        item(
+            json!({ "type": "custom_tool_call_output", "call_id": "c1", "output": { "content": "applied", "success": false } }),
+        ),
+        item(
+            json!({ "type": "local_shell_call", "call_id": "c2", "action": { "type": "exec", "command": ["ls"] } }),
+        ),
+        item(
+            json!({ "type": "function_call_output", "call_id": "c2", "output": [{ "type": "input_text", "text": "files" }] }),
+        ),
         item(json!({ "type": "ghost_snapshot", "ghost_commit": {} })),
     ]);
-    assert_eq!(taken.context(), ["u:patch", "C:apply_patch(c1)", "t:applied", "C:local_shell(c2)", "t:files"]);
+    assert_eq!(
+        taken.context(),
+        ["u:patch", "C:apply_patch(c1)", "t:applied", "C:local_shell(c2)", "t:files"]
+    );
     assert_eq!(taken.count(Kind::CustomInfo), 1);
 }
 
@@ -157,12 +190,18 @@ fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
     use sapwood_formats::import::harvest::Harvest;
     let mut own = meta();
     own["payload"]["id"] = json!("0199aaaa-0000-7000-8000-000000000002");
-    own["payload"]["history_base"] = json!({ "thread_id": "0199aaaa-0000-7000-8000-000000000001", "end_ordinal_exclusive": 4 });
+    own["payload"]["history_base"] =
+        json!({ "thread_id": "0199aaaa-0000-7000-8000-000000000001", "end_ordinal_exclusive": 4 });
     let base = Importer::base_of(own.to_string().as_bytes()).unwrap();
-    assert_eq!((base.thread_id.as_str(), base.end_ordinal_exclusive), ("0199aaaa-0000-7000-8000-000000000001", 4));
+    assert_eq!(
+        (base.thread_id.as_str(), base.end_ordinal_exclusive),
+        ("0199aaaa-0000-7000-8000-000000000001", 4)
+    );
     let (mut importer, mut harvest) = (Importer::default(), Harvest::default());
     importer.push_line(own.to_string().as_bytes(), 1, &mut harvest);
-    for (number, value) in [meta(), user("shared"), assistant("yes"), tokens(9, 0, 9), user("not shared")].iter().enumerate() {
+    for (number, value) in
+        [meta(), user("shared"), assistant("yes"), tokens(9, 0, 9), user("not shared")].iter().enumerate()
+    {
         importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, 4, &mut harvest);
     }
     importer.push_line(user("own").to_string().as_bytes(), 2, &mut harvest);
@@ -171,7 +210,9 @@ fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
         .steps
         .iter()
         .filter_map(|step| match &step.act {
-            sapwood_formats::import::harvest::Act::Add { body, .. } => Some(body.text()).filter(|text| !text.is_empty()),
+            sapwood_formats::import::harvest::Act::Add { body, .. } => {
+                Some(body.text()).filter(|text| !text.is_empty())
+            }
             _ => None,
         })
         .collect();

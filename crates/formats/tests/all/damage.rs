@@ -54,13 +54,16 @@ fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
     text.push_str(&format!("{}\n", user("u6", Some("u6"), "its own parent")));
     text.push_str("{\"type\":\"user\",\"uuid\":\"u7\",\"message\":{\"con");
     let taken = take(Format::ClaudeCode, &text);
-    assert_eq!(taken.codes(), [
-        (4, "import.bad_line"),
-        (8, "import.torn"),
-        (5, "import.duplicate"),
-        (6, "import.missing_parent"),
-        (7, "import.missing_parent"),
-    ]);
+    assert_eq!(
+        taken.codes(),
+        [
+            (4, "import.bad_line"),
+            (8, "import.torn"),
+            (5, "import.duplicate"),
+            (6, "import.missing_parent"),
+            (7, "import.missing_parent"),
+        ]
+    );
     assert_eq!(taken.context(), ["u:one", "u:two", "u:orphan", "u:its own parent"]);
 }
 
@@ -95,7 +98,10 @@ fn invalid_utf8_and_half_surrogates_are_mended_and_reported() {
 #[test]
 fn deep_nesting_is_refused_without_a_stack_overflow() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    let text = format!("{}{{\"type\":\"user\",\"uuid\":\"u2\",\"parentUuid\":\"u1\",\"toolUseResult\":{deep}}}\n{{\"x\":{deep}}}\n", lines(&[user("u1", None, "one")]));
+    let text = format!(
+        "{}{{\"type\":\"user\",\"uuid\":\"u2\",\"parentUuid\":\"u1\",\"toolUseResult\":{deep}}}\n{{\"x\":{deep}}}\n",
+        lines(&[user("u1", None, "one")])
+    );
     let taken = take(Format::ClaudeCode, &text);
     assert_eq!(taken.context(), ["u:one"]);
     assert_eq!(taken.codes().len(), 2, "{:?}", taken.codes());

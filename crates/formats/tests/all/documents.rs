@@ -26,14 +26,17 @@ fn gemini_a_repeated_id_replaces_and_a_result_is_inside_its_call() {
         "tokens": { "input": 100, "output": 10, "cached": 40, "thoughts": 5, "total": 115 },
         "toolCalls": [{ "id": "c1", "name": "ls", "args": { "p": "." }, "status": "success",
             "result": [{ "functionResponse": { "id": "c1", "name": "ls", "response": { "output": "a.txt" } } }] }] });
-    let taken = take(Format::GeminiCli, lines(&[
-        gemini_header(),
-        gemini("i", "info", json!({ "content": "welcome" })),
-        gemini("a", "user", json!({ "content": [{ "text": "hello" }] })),
-        gemini("b", "gemini", open),
-        gemini("b", "gemini", done),
-        gemini("c", "user", json!({ "content": "/stats" })),
-    ]));
+    let taken = take(
+        Format::GeminiCli,
+        lines(&[
+            gemini_header(),
+            gemini("i", "info", json!({ "content": "welcome" })),
+            gemini("a", "user", json!({ "content": [{ "text": "hello" }] })),
+            gemini("b", "gemini", open),
+            gemini("b", "gemini", done),
+            gemini("c", "user", json!({ "content": "/stats" })),
+        ]),
+    );
     assert_eq!(taken.context(), ["u:hello", "r:**Plan** look first a:I look C:ls(c1)", "t:a.txt"]);
     let spend = taken.spend();
     assert_eq!((spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output), (1, 60, 40, 15));
@@ -55,7 +58,15 @@ fn gemini_rewind_removes_that_id_and_all_after_and_keeps_them_as_a_branch() {
     let taken = take(Format::GeminiCli, lines(&values));
     assert_eq!(taken.context(), ["u:one", "a:two", "u:five"]);
     assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "four").count(), 1);
-    let all = take(Format::GeminiCli, lines(&[gemini_header(), say("a", "user", "one"), json!({ "$rewindTo": "zz" }), say("b", "user", "two")]));
+    let all = take(
+        Format::GeminiCli,
+        lines(&[
+            gemini_header(),
+            say("a", "user", "one"),
+            json!({ "$rewindTo": "zz" }),
+            say("b", "user", "two"),
+        ]),
+    );
     assert_eq!(all.context(), ["u:two"], "an id that is not there removes all");
     assert_eq!(take_again(Format::GeminiCli, taken.log, lines(&values)).added, 0);
 }
@@ -63,14 +74,17 @@ fn gemini_rewind_removes_that_id_and_all_after_and_keeps_them_as_a_branch() {
 #[test]
 fn gemini_set_patches_the_session_and_replaces_all_messages() {
     let say = |id: &str, kind: &str, text: &str| gemini(id, kind, json!({ "content": text }));
-    let taken = take(Format::GeminiCli, lines(&[
-        gemini_header(),
-        say("a", "user", "one"),
-        say("b", "gemini", "two"),
-        json!({ "$set": { "summary": "Counting" } }),
-        json!({ "$set": { "messages": [say("s", "user", "what happened"), say("b", "gemini", "two")] } }),
-        say("c", "user", "three"),
-    ]));
+    let taken = take(
+        Format::GeminiCli,
+        lines(&[
+            gemini_header(),
+            say("a", "user", "one"),
+            say("b", "gemini", "two"),
+            json!({ "$set": { "summary": "Counting" } }),
+            json!({ "$set": { "messages": [say("s", "user", "what happened"), say("b", "gemini", "two")] } }),
+            say("c", "user", "three"),
+        ]),
+    );
     assert_eq!(taken.context(), ["u:what happened", "a:two", "u:three"]);
     assert_eq!(taken.count(Kind::SessionNamed), 1);
     assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "one").count(), 1);
@@ -79,7 +93,10 @@ fn gemini_set_patches_the_session_and_replaces_all_messages() {
 #[test]
 fn gemini_old_recordings_are_one_document() {
     let mut document = gemini_header();
-    document["messages"] = json!([gemini("a", "user", json!({ "content": "one" })), gemini("b", "gemini", json!({ "content": "two" }))]);
+    document["messages"] = json!([
+        gemini("a", "user", json!({ "content": "one" })),
+        gemini("b", "gemini", json!({ "content": "two" }))
+    ]);
     let taken = take(Format::GeminiCli, serde_json::to_string_pretty(&document).unwrap());
     assert_eq!(taken.context(), ["u:one", "a:two"]);
 }
@@ -93,10 +110,16 @@ fn opencode_rows_become_messages_results_and_compactions() {
         json!({ "table": "session", "id": "ses_1", "parent_id": null, "title": "Shop", "directory": "/work", "time_created": 1_767_323_045_000u64 }),
         message("msg_1", json!({ "role": "user", "model": { "providerID": "p", "modelID": "m1" } })),
         part("prt_1", json!({ "type": "text", "text": "hello" })),
-        message("msg_2", json!({ "role": "assistant", "modelID": "m1", "providerID": "p", "cost": 0.002, "tokens": tokens, "finish": "tool-calls" })),
+        message(
+            "msg_2",
+            json!({ "role": "assistant", "modelID": "m1", "providerID": "p", "cost": 0.002, "tokens": tokens, "finish": "tool-calls" }),
+        ),
         part("prt_2", json!({ "type": "step-start" })),
         part("prt_3", json!({ "type": "reasoning", "text": "hm" })),
-        part("prt_4", json!({ "type": "tool", "callID": "c1", "tool": "read", "state": { "status": "completed", "input": { "p": "a" }, "output": "words", "time": { "start": 1000, "end": 1250 } } })),
+        part(
+            "prt_4",
+            json!({ "type": "tool", "callID": "c1", "tool": "read", "state": { "status": "completed", "input": { "p": "a" }, "output": "words", "time": { "start": 1000, "end": 1250 } } }),
+        ),
         part("prt_5", json!({ "type": "step-finish", "cost": 0.002, "tokens": tokens })),
         part("prt_6", json!({ "type": "snapshot", "snapshot": "x" })),
         message("msg_3", json!({ "role": "user" })),
@@ -112,7 +135,10 @@ fn opencode_rows_become_messages_results_and_compactions() {
     assert_eq!(taken.context(), ["u:so far", "u:and now", "a:done"]);
     assert_eq!(taken.codes(), []);
     let spend = taken.spend();
-    assert_eq!((spend.calls, spend.usage.input, spend.usage.output, spend.cost_nano_usd), (1, 10, 3, 2_000_000));
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.output, spend.cost_nano_usd),
+        (1, 10, 3, 2_000_000)
+    );
     let at_first = taken.log.entries().find(|entry| entry.meta.kind == Kind::ToolResult).unwrap();
     let before = taken.log.context_at(at_first.meta.seq);
     assert_eq!(before.messages.len(), 3);
@@ -174,16 +200,24 @@ fn plain_messages_of_anthropic_are_taken() {
     let taken = take(Format::Messages, document.to_string());
     assert_eq!(taken.context(), ["u:look", "a:I look C:ls(c1)", "t:files", "u:thanks"]);
     let context = taken.log.context();
-    assert_eq!((context.system.as_deref(), context.model.as_deref()), (Some("Be brief."), Some("claude-test")));
+    assert_eq!(
+        (context.system.as_deref(), context.model.as_deref()),
+        (Some("Be brief."), Some("claude-test"))
+    );
 }
 
 #[test]
 fn a_message_a_line_grows_and_an_edited_one_is_a_branch() {
     let say = |role: &str, text: &str| json!({ "role": role, "content": text });
     let first = take(Format::Messages, lines(&[say("user", "one"), say("assistant", "two")]));
-    let grown = take_again(Format::Messages, first.log, lines(&[say("user", "one"), say("assistant", "two"), say("user", "three")]));
+    let grown = take_again(
+        Format::Messages,
+        first.log,
+        lines(&[say("user", "one"), say("assistant", "two"), say("user", "three")]),
+    );
     assert_eq!((grown.added, grown.context().len()), (1, 3));
-    let edited = take_again(Format::Messages, grown.log, lines(&[say("user", "one"), say("assistant", "other")]));
+    let edited =
+        take_again(Format::Messages, grown.log, lines(&[say("user", "one"), say("assistant", "other")]));
     assert_eq!(edited.context(), ["u:one", "a:other"]);
     assert_eq!(edited.log.entries().filter(|entry| entry.body.text() == "three").count(), 1);
 }

@@ -13,7 +13,8 @@ fn header() -> Value {
 }
 
 fn entry(id: &str, parent: Option<&str>, kind: &str, more: Value) -> Value {
-    let mut entry = json!({ "type": kind, "id": id, "parentId": parent, "timestamp": "2026-01-02T03:04:06.000Z" });
+    let mut entry =
+        json!({ "type": kind, "id": id, "parentId": parent, "timestamp": "2026-01-02T03:04:06.000Z" });
     for (key, value) in more.as_object().unwrap() {
         entry[key] = value.clone();
     }
@@ -30,10 +31,14 @@ fn user(id: &str, parent: Option<&str>, text: &str) -> Value {
 
 fn assistant(id: &str, parent: &str, text: &str) -> Value {
     let usage = json!({ "input": 10, "output": 2, "cacheRead": 3, "cacheWrite": 4, "totalTokens": 19, "cost": { "total": 0.0015 } });
-    message(id, Some(parent), json!({
-        "role": "assistant", "content": [{ "type": "text", "text": text }], "provider": "p", "model": "model-a",
-        "api": "x", "usage": usage, "stopReason": "stop", "timestamp": 2,
-    }))
+    message(
+        id,
+        Some(parent),
+        json!({
+            "role": "assistant", "content": [{ "type": "text", "text": text }], "provider": "p", "model": "model-a",
+            "api": "x", "usage": usage, "stopReason": "stop", "timestamp": 2,
+        }),
+    )
 }
 
 #[test]
@@ -45,46 +50,73 @@ fn roles_costs_and_settings_come_over() {
     let result = json!({ "role": "toolResult", "toolCallId": "c1", "toolName": "bash", "content": [{ "type": "text", "text": "a.txt" }], "isError": false });
     let ran = json!({ "role": "bashExecution", "command": "pwd", "output": "/work", "exitCode": 1 });
     let hidden = json!({ "role": "bashExecution", "command": "secret", "output": "x", "exitCode": 0, "excludeFromContext": true });
-    let taken = take(Format::Pi, lines(&[
-        header(),
-        entry("m0", None, "model_change", json!({ "provider": "p", "modelId": "model-a" })),
-        entry("t0", Some("m0"), "thinking_level_change", json!({ "thinkingLevel": "high" })),
-        user("u1", Some("t0"), "hello"),
-        message("a1", Some("u1"), call),
-        message("r1", Some("a1"), result),
-        message("b1", Some("r1"), ran),
-        message("b2", Some("b1"), hidden),
-        entry("x1", Some("b2"), "custom_message", json!({ "customType": "note", "content": "mind this", "display": true })),
-        assistant("a2", "x1", "done"),
-    ]));
-    assert_eq!(taken.context(), [
-        "u:hello",
-        "r:hm C:bash(c1)",
-        "t:a.txt",
-        "u:Ran `pwd`\n```\n/work\n```\n\nCommand exited with code 1",
-        "u:mind this",
-        "a:done",
-    ]);
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            entry("m0", None, "model_change", json!({ "provider": "p", "modelId": "model-a" })),
+            entry("t0", Some("m0"), "thinking_level_change", json!({ "thinkingLevel": "high" })),
+            user("u1", Some("t0"), "hello"),
+            message("a1", Some("u1"), call),
+            message("r1", Some("a1"), result),
+            message("b1", Some("r1"), ran),
+            message("b2", Some("b1"), hidden),
+            entry(
+                "x1",
+                Some("b2"),
+                "custom_message",
+                json!({ "customType": "note", "content": "mind this", "display": true }),
+            ),
+            assistant("a2", "x1", "done"),
+        ]),
+    );
+    assert_eq!(
+        taken.context(),
+        [
+            "u:hello",
+            "r:hm C:bash(c1)",
+            "t:a.txt",
+            "u:Ran `pwd`\n```\n/work\n```\n\nCommand exited with code 1",
+            "u:mind this",
+            "a:done",
+        ]
+    );
     assert_eq!(taken.codes(), []);
     let context = taken.log.context();
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("model-a"), "high"));
     let spend = taken.spend();
-    assert_eq!((spend.calls, spend.usage.input, spend.usage.cache_write, spend.cost_nano_usd), (2, 11, 4, 1_500_000));
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.cache_write, spend.cost_nano_usd),
+        (2, 11, 4, 1_500_000)
+    );
 }
 
 #[test]
 fn a_compaction_keeps_from_its_entry_and_a_branch_summary_tells_of_what_was_left() {
-    let taken = take(Format::Pi, lines(&[
-        header(),
-        user("u1", None, "one"),
-        assistant("a1", "u1", "two"),
-        user("u2", Some("a1"), "three"),
-        assistant("a2", "u2", "four"),
-        entry("k1", Some("a2"), "compaction", json!({ "summary": "so far", "firstKeptEntryId": "u2", "tokensBefore": 5000 })),
-        user("u3", Some("k1"), "five"),
-        entry("s1", Some("k1"), "branch_summary", json!({ "fromId": "u3", "summary": "five went nowhere" })),
-        user("u4", Some("s1"), "six"),
-    ]));
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            assistant("a1", "u1", "two"),
+            user("u2", Some("a1"), "three"),
+            assistant("a2", "u2", "four"),
+            entry(
+                "k1",
+                Some("a2"),
+                "compaction",
+                json!({ "summary": "so far", "firstKeptEntryId": "u2", "tokensBefore": 5000 }),
+            ),
+            user("u3", Some("k1"), "five"),
+            entry(
+                "s1",
+                Some("k1"),
+                "branch_summary",
+                json!({ "fromId": "u3", "summary": "five went nowhere" }),
+            ),
+            user("u4", Some("s1"), "six"),
+        ]),
+    );
     assert_eq!(taken.context(), ["u:so far", "u:three", "a:four", "u:five went nowhere", "u:six"]);
     let from = taken.log.entries().find_map(|entry| match &entry.body {
         Body::BranchSummary(summary) => summary.from,
@@ -96,29 +128,38 @@ fn a_compaction_keeps_from_its_entry_and_a_branch_summary_tells_of_what_was_left
 
 #[test]
 fn what_hangs_from_a_label_hangs_from_what_the_label_hung_from() {
-    let taken = take(Format::Pi, lines(&[
-        header(),
-        user("u1", None, "one"),
-        entry("l1", Some("u1"), "label", json!({ "targetId": "u1", "label": "start" })),
-        entry("n1", Some("l1"), "session_info", json!({ "name": "Shop" })),
-        entry("c1", Some("n1"), "custom", json!({ "customType": "ext", "data": { "z": 1, "a": 2 } })),
-        assistant("a1", "c1", "two"),
-    ]));
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            entry("l1", Some("u1"), "label", json!({ "targetId": "u1", "label": "start" })),
+            entry("n1", Some("l1"), "session_info", json!({ "name": "Shop" })),
+            entry("c1", Some("n1"), "custom", json!({ "customType": "ext", "data": { "z": 1, "a": 2 } })),
+            assistant("a1", "c1", "two"),
+        ]),
+    );
     assert_eq!(taken.context(), ["u:one", "a:two"]);
-    assert_eq!((taken.count(Kind::Label), taken.count(Kind::SessionNamed), taken.count(Kind::CustomInfo)), (1, 1, 1));
+    assert_eq!(
+        (taken.count(Kind::Label), taken.count(Kind::SessionNamed), taken.count(Kind::CustomInfo)),
+        (1, 1, 1)
+    );
     let labels = Labels::fold(taken.log.entries());
     assert_eq!(labels.find("start").count(), 1);
 }
 
 #[test]
 fn the_leaf_is_the_last_line() {
-    let taken = take(Format::Pi, lines(&[
-        header(),
-        user("u1", None, "one"),
-        assistant("a1", "u1", "two"),
-        user("u2", Some("a1"), "three"),
-        entry("l1", Some("u1"), "label", json!({ "targetId": "a1", "label": "x" })),
-    ]));
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            assistant("a1", "u1", "two"),
+            user("u2", Some("a1"), "three"),
+            entry("l1", Some("u1"), "label", json!({ "targetId": "a1", "label": "x" })),
+        ]),
+    );
     assert_eq!(taken.context(), ["u:one"], "the label was set after the leaf had moved");
 }
 
@@ -132,7 +173,9 @@ fn version_1_is_a_chain_whose_indexes_count_the_header() {
     };
     let mut first = header();
     first.as_object_mut().unwrap().remove("version");
-    let say = |role: &str, text: &str| bare("message", json!({ "message": { "role": role, "content": [{ "type": "text", "text": text }] } }));
+    let say = |role: &str, text: &str| {
+        bare("message", json!({ "message": { "role": role, "content": [{ "type": "text", "text": text }] } }))
+    };
     let values = [
         first,
         say("user", "one"),

@@ -101,4 +101,3 @@ fn show(message: &Message) -> String {
 pub fn lines(values: &[serde_json::Value]) -> String {
     values.iter().map(|value| format!("{value}\n")).collect()
 }
-

@@ -23,7 +23,16 @@ fn call(id: &str, tool: &str) -> Part {
 
 fn result(id: &str) -> Body {
     let parts = vec![Part::text("out")];
-    ToolResult { call_id: id.to_owned(), tool: None, parts, is_error: false, duration_ms: None, interrupted: false, full: None }.into()
+    ToolResult {
+        call_id: id.to_owned(),
+        tool: None,
+        parts,
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    }
+    .into()
 }
 
 fn export(title: Option<&str>, bodies: Vec<Body>) -> Document {
@@ -35,7 +44,10 @@ fn export(title: Option<&str>, bodies: Vec<Body>) -> Document {
 }
 
 fn export_log(title: Option<&str>, log: &MemLog) -> Document {
-    let new = NewSession { title: title.map(str::to_owned), ..NewSession::new("s-1".parse().unwrap(), TimestampMs(1_767_323_045_678)) };
+    let new = NewSession {
+        title: title.map(str::to_owned),
+        ..NewSession::new("s-1".parse().unwrap(), TimestampMs(1_767_323_045_678))
+    };
     let summary = Summary::new(&new, Principal::System);
     let path = log.path(None);
     let document = of_session(&summary, &path.entries).document;
@@ -56,29 +68,50 @@ fn ids(document: &Document) -> Vec<&str> {
 #[test]
 fn each_completed_turn_is_a_node_and_tools_are_named_where_they_were_called() {
     let text = |text: &str| Part::text(text);
-    let document = export(None, vec![
-        user("one"),
-        assistant(vec![text("first")]),
-        user("two"),
-        assistant(vec![text("second"), call("c1", "ls"), call("c2", "ls"), call("c3", "cat")]),
-    ]);
+    let document = export(
+        None,
+        vec![
+            user("one"),
+            assistant(vec![text("first")]),
+            user("two"),
+            assistant(vec![text("second"), call("c1", "ls"), call("c2", "ls"), call("c3", "cat")]),
+        ],
+    );
     assert_eq!(ids(&document), ["input", "turn-1", "turn-2", "output"]);
     let tools: Vec<&Vec<String>> = document.workflow.nodes.iter().map(|node| &node.tools).collect();
     assert_eq!(tools, [&vec![], &vec![], &vec!["ls".to_owned(), "cat".to_owned()], &Vec::<String>::new()]);
-    let edges: Vec<(&str, &str)> = document.workflow.edges.iter().map(|edge| (edge.from.as_str(), edge.to.as_str())).collect();
+    let edges: Vec<(&str, &str)> =
+        document.workflow.edges.iter().map(|edge| (edge.from.as_str(), edge.to.as_str())).collect();
     assert_eq!(edges, [("input", "turn-1"), ("turn-1", "turn-2"), ("turn-2", "output")]);
 }
 
 #[test]
 fn one_turn_over_four_rows_is_one_node() {
-    let document = export(None, vec![user("go"), assistant(vec![call("c1", "ls")]), result("c1"), assistant(vec![Part::text("done")])]);
+    let document = export(
+        None,
+        vec![
+            user("go"),
+            assistant(vec![call("c1", "ls")]),
+            result("c1"),
+            assistant(vec![Part::text("done")]),
+        ],
+    );
     assert_eq!(ids(&document), ["input", "turn-1", "output"]);
     assert_eq!(document.workflow.nodes[1].tools, ["ls"]);
 }
 
 #[test]
 fn an_interrupted_last_turn_is_only_in_the_metadata() {
-    let document = export(None, vec![user("one"), assistant(vec![Part::text("first")]), user("two"), assistant(vec![call("c1", "ls")]), result("c1")]);
+    let document = export(
+        None,
+        vec![
+            user("one"),
+            assistant(vec![Part::text("first")]),
+            user("two"),
+            assistant(vec![call("c1", "ls")]),
+            result("c1"),
+        ],
+    );
     assert_eq!(ids(&document), ["input", "turn-1", "output"]);
     let messages = &document.workflow.metadata["sapwood_export"]["messages"];
     assert_eq!(messages.as_array().unwrap().len(), 5);
@@ -99,7 +132,9 @@ fn consecutive_user_messages_are_one_prompt() {
 
 #[test]
 fn the_id_is_made_of_the_title() {
-    for (title, id) in [("  Hello -- World!  ", "hello-world"), ("???", "exported-session"), ("Größe 7", "gr-e-7")] {
+    for (title, id) in
+        [("  Hello -- World!  ", "hello-world"), ("???", "exported-session"), ("Größe 7", "gr-e-7")]
+    {
         assert_eq!(export(Some(title), Vec::new()).workflow.id, id);
     }
     assert_eq!(export(None, Vec::new()).workflow.id, "exported-session");
@@ -115,8 +150,14 @@ fn templates_in_a_prompt_are_neutralised_and_verbatim_in_the_metadata() {
 
 #[test]
 fn the_document_reads_as_the_specification_shows_it() {
-    let text = workflow::serialise(&export(Some("Hello"), vec![user("hi: there"), assistant(vec![Part::text("yes\nno")])]));
-    assert!(text.starts_with("schema_version: '1.0'\nworkflow:\n  edges:\n    - from: input\n      to: turn-1\n"), "{text}");
+    let text = workflow::serialise(&export(
+        Some("Hello"),
+        vec![user("hi: there"), assistant(vec![Part::text("yes\nno")])],
+    ));
+    assert!(
+        text.starts_with("schema_version: '1.0'\nworkflow:\n  edges:\n    - from: input\n      to: turn-1\n"),
+        "{text}"
+    );
     assert!(text.contains("    - agent_ref: assistant\n      id: turn-1\n      prompt_template: 'hi: there'\n      type: agent\n"), "{text}");
     assert!(text.contains("text: \"yes\\nno\"\n"), "{text}");
 }

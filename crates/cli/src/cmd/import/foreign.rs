@@ -46,7 +46,8 @@ pub async fn take_file(app: &App, source: Source, format: Format, mode: Mode) ->
     let (sender, batches) = mpsc::channel(BATCHES_MAX);
     let reading = std::thread::spawn(move || read_file(source, format, &sender));
     let report = take_batches(app, format, mode, &name, batches).await?;
-    let read = reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader broke off")))?;
+    let read =
+        reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader broke off")))?;
     Ok(vec![with_failure(report, read)])
 }
 
@@ -103,7 +104,13 @@ fn is_hopeless(harvest: &mut Harvest) -> bool {
 }
 
 /// What only concerns this session becomes a problem of it; a store that cannot go on ends the command.
-fn report_of(format: Format, mode: Mode, name: &str, harvest: Harvest, taken: Result<Taken>) -> Result<Report> {
+fn report_of(
+    format: Format,
+    mode: Mode,
+    name: &str,
+    harvest: Harvest,
+    taken: Result<Taken>,
+) -> Result<Report> {
     let mut problems: Vec<super::Trouble> = harvest.problems.iter().map(trouble_of).collect();
     let taken = match taken {
         Ok(taken) => taken,
@@ -215,7 +222,8 @@ fn read_codex(mut source: Source, sending: &mut Sending<'_>) -> Result<()> {
         codex.push_line(line, number, &mut sending.harvest);
         read_bases(&source.path, base, &mut codex, sending)?;
     }
-    if read_lines(&mut source, sending, &mut |line, number, harvest| codex.push_line(line, number, harvest))? {
+    if read_lines(&mut source, sending, &mut |line, number, harvest| codex.push_line(line, number, harvest))?
+    {
         codex.finish(&mut sending.harvest);
         let _ = sending.send();
     }
@@ -248,18 +256,24 @@ fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<
     Ok(())
 }
 
-/// The rollout of a thread: its file's name ends with the thread's id, anywhere under the same root.
+/// The rollout of a thread: its file's name ends with the thread's id. It is anywhere under Codex's own folders, or
+/// else beside.
 fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
-    let root = beside.ancestors().find(|path| path.ends_with("sessions") || path.ends_with("archived_sessions"));
-    let roots: Vec<PathBuf> = match root {
+    let root =
+        beside.ancestors().find(|path| path.ends_with("sessions") || path.ends_with("archived_sessions"));
+    let files: Vec<PathBuf> = match root {
         Some(root) => {
             let home = root.parent().unwrap_or(root);
-            vec![home.join("sessions"), home.join("archived_sessions")]
+            let roots = [home.join("sessions"), home.join("archived_sessions")];
+            let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.is_dir()).collect();
+            super::source::expand(&roots).ok()?
         }
-        None => vec![beside.parent()?.to_owned()],
+        None => {
+            let directory = beside.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let entries = std::fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+        }
     };
-    let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.is_dir()).collect();
-    let files = super::source::expand(&roots).ok()?;
     files.into_iter().find(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let stem = name.trim_end_matches(".zst").trim_end_matches(".jsonl");

@@ -40,8 +40,16 @@ async fn take_session(
     dry_run: bool,
 ) -> Result<(Report, Option<(Vec<u8>, u64)>)> {
     let mut importer = Importer::default();
-    let mut intake =
-        Intake { app, target: None, before: Seq::ZERO, taken: 0, skipped: 0, trouble: Vec::new(), blobs: Vec::new(), dry_run };
+    let mut intake = Intake {
+        app,
+        target: None,
+        before: Seq::ZERO,
+        taken: 0,
+        skipped: 0,
+        trouble: Vec::new(),
+        blobs: Vec::new(),
+        dry_run,
+    };
     let mut drafts = Vec::new();
     let mut next_header = None;
     if let Some((line, number)) = first {

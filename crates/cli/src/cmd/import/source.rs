@@ -136,7 +136,9 @@ struct Zstd(ruzstd::decoding::StreamingDecoder<Box<dyn Read + Send>, ruzstd::dec
 impl Zstd {
     fn new(from: Box<dyn Read + Send>) -> std::io::Result<Self> {
         let decoder = ruzstd::decoding::StreamingDecoder::new(from);
-        decoder.map(Self).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
+        decoder
+            .map(Self)
+            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
     }
 }
 
