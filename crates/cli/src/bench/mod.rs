@@ -68,6 +68,8 @@ enum Axis {
     Turn,
     /// What survives compaction, and how long planning one takes
     Compaction,
+    /// Other programs' files, taken in
+    Import,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -82,6 +84,7 @@ const ALL: &[Axis] = &[
     Axis::Disk,
     Axis::Turn,
     Axis::Compaction,
+    Axis::Import,
 ];
 
 /// How much of everything.
@@ -96,12 +99,28 @@ struct Sizes {
     /// Durable appends in one measurement, and how often it is repeated.
     appends: usize,
     rounds: usize,
+    /// Size of another program's file.
+    import_bytes: u64,
 }
 
-const FULL: Sizes =
-    Sizes { long: 100_000, huge: 1_000_000, small: 1_000, sessions: 10_000, appends: 2_000, rounds: 5 };
-const QUICK: Sizes =
-    Sizes { long: 5_000, huge: 50_000, small: 1_000, sessions: 1_000, appends: 400, rounds: 3 };
+const FULL: Sizes = Sizes {
+    long: 100_000,
+    huge: 1_000_000,
+    small: 1_000,
+    sessions: 10_000,
+    appends: 2_000,
+    rounds: 5,
+    import_bytes: 1 << 30,
+};
+const QUICK: Sizes = Sizes {
+    long: 5_000,
+    huge: 50_000,
+    small: 1_000,
+    sessions: 1_000,
+    appends: 400,
+    rounds: 3,
+    import_bytes: 48 << 20,
+};
 
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
@@ -140,5 +159,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Disk => axis::disk::run(stage).await,
         Axis::Turn => axis::turn::run(stage).await,
         Axis::Compaction => axis::compaction::run(stage).await,
+        Axis::Import => axis::import::run(stage).await,
     }
 }
