@@ -58,12 +58,18 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Chat(cmd::chat::ChatArgs),
     New(cmd::new::NewArgs),
     Ls(cmd::ls::LsArgs),
     Show(cmd::show::ShowArgs),
     Tree(cmd::tree::TreeArgs),
     Context(cmd::context::ContextArgs),
     Events(cmd::events::EventsArgs),
+    Send(cmd::send::SendArgs),
+    Cancel(cmd::cancel::CancelArgs),
+    Resume(cmd::resume::ResumeArgs),
+    Approve(cmd::approve::ApproveArgs),
+    Deny(cmd::approve::DenyArgs),
     Inject(cmd::inject::InjectArgs),
     Branch(cmd::branch::BranchArgs),
     Fork(cmd::fork::ForkArgs),
@@ -91,6 +97,7 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Bench(crate::bench::BenchArgs),
+    Agent(cmd::agent::AgentArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),
@@ -118,7 +125,7 @@ fn wants_json() -> bool {
 }
 
 /// Clap's text for people, taken apart: what is wrong, and what to do about it.
-fn usage_failure(error: &clap::Error) -> Failure {
+pub fn usage_failure(error: &clap::Error) -> Failure {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand

@@ -29,6 +29,7 @@ pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::project::context::Context;
 pub use sapwood_core::{Body, EntryId, Part, Principal, Scope, Seq, SessionId, TenantId};
+pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::write::{ForkAt, OpenOptions};
 pub use sapwood_engine::{Engine, EngineError as Error};
