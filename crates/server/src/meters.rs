@@ -47,9 +47,12 @@ impl Meters {
         Open(&self.connections)
     }
 
-    pub fn open_stream(&self) -> Open<'_> {
+    pub fn stream_opened(&self) {
         self.streams.fetch_add(1, Ordering::Relaxed);
-        Open(&self.streams)
+    }
+
+    pub fn stream_closed(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub fn render(&self, turns_running: usize) -> String {
@@ -74,7 +77,12 @@ impl Meters {
         let numbers = [
             ("sapwood_http_panics_total", "counter", "Handlers that panicked.", read(&self.panics)),
             ("sapwood_http_limited_total", "counter", "Requests over the rate limit.", read(&self.limited)),
-            ("sapwood_events_sent_total", "counter", "Durable events sent to streams.", read(&self.events_sent)),
+            (
+                "sapwood_events_sent_total",
+                "counter",
+                "Durable events sent to streams.",
+                read(&self.events_sent),
+            ),
             ("sapwood_connections", "gauge", "Open connections.", read(&self.connections)),
             ("sapwood_streams", "gauge", "Open event streams and WebSockets.", read(&self.streams)),
             ("sapwood_turns_running", "gauge", "Turns that run in this process.", turns_running as u64),

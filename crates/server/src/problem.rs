@@ -25,7 +25,11 @@ impl Problem {
         if status_of(code).is_server_error() {
             tracing::error!(code, detail, "a request failed");
             // Paths, SQL and the like are nobody's business outside.
-            return Self { code, detail: "the server's log says what happened".to_owned(), retry_after_s: None };
+            return Self {
+                code,
+                detail: "the server's log says what happened".to_owned(),
+                retry_after_s: None,
+            };
         }
         Self { code, detail, retry_after_s: None }
     }
@@ -71,13 +75,21 @@ pub fn status_of(code: &str) -> StatusCode {
         "range.unsatisfiable" => StatusCode::RANGE_NOT_SATISFIABLE,
         "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "session.conflict" | "session.exists" | "session.stale_fence" | "session.leased" | "session.archived"
-        | "session.not_compacted" | "turn.running" | "turn.interrupted" | "turn.none" | "turn.ended" | "turn_limit"
+        "session.conflict"
+        | "session.exists"
+        | "session.stale_fence"
+        | "session.leased"
+        | "session.archived"
+        | "session.not_compacted"
+        | "turn.running"
+        | "turn.interrupted"
+        | "turn.none"
+        | "turn.ended"
+        | "turn_limit"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous" | "entry.misplaced" | "agent.invalid" => StatusCode::BAD_REQUEST,
-        "store.busy" | "store.locked" | "store.read_only" | "model.none" | "compact.no_model" | "server.stopping" => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        "store.busy" | "store.locked" | "store.read_only" | "model.none" | "compact.no_model"
+        | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

@@ -137,9 +137,8 @@ impl Inner {
         *self.stopping.borrow()
     }
 
-    /// Resolves when the server is asked to stop.
-    pub async fn stopped(&self) {
-        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
     }
 
     /// Writes down that somebody reads a session that is not their own: once in a while, not for each request.
@@ -149,8 +148,7 @@ impl Inner {
             return Ok(());
         }
         if self.engine.summary(&caller.scope, session).await?.owner != caller.scope.principal {
-            let note =
-                AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
+            let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
             self.engine.write_audit(&caller.scope, note).await?;
         }
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,6 +14,7 @@ mod desk;
 mod erase;
 mod fault;
 mod hot;
+mod keys;
 mod log;
 mod pack;
 mod path;

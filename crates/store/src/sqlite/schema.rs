@@ -13,13 +13,24 @@ use super::fault::{BUSY_WAIT_MS, Fault};
 const APPLICATION_ID: i32 = 0x5361_7077;
 
 /// One step each; the file's `user_version` counts how many were taken. Never change a step that was released.
-const MIGRATIONS: &[&str] = &[FIRST];
+const MIGRATIONS: &[&str] = &[FIRST, KEYS];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
 
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
+
+/// Who may come in. The secret itself is nowhere: only its hash.
+const KEYS: &str = "
+CREATE TABLE keys (
+  hash   BLOB NOT NULL UNIQUE,
+  tenant INTEGER NOT NULL REFERENCES tenants (pk),
+  id     TEXT NOT NULL,
+  row    TEXT NOT NULL
+);
+CREATE INDEX keys_by_tenant ON keys (tenant, id);
+";
 
 const FIRST: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
