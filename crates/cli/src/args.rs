@@ -71,6 +71,9 @@ pub enum Command {
     Rename(cmd::names::RenameArgs),
     Reset(cmd::branch::ResetArgs),
     Trim(cmd::trim::TrimArgs),
+    Compact(cmd::compact::CompactArgs),
+    Uncompact(cmd::uncompact::UncompactArgs),
+    Prune(cmd::prune::PruneArgs),
     Close(cmd::lifecycle::CloseArgs),
     Archive(cmd::lifecycle::ArchiveArgs),
     Erase(cmd::erase::EraseArgs),
@@ -139,6 +142,11 @@ fn usage_failure(error: &clap::Error) -> Failure {
 /// A number of things: whole, and zero or more.
 pub fn count(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
+}
+
+/// A number of tokens: whole, and zero or more.
+pub fn tokens(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// A number of rows: whole, and one or more.

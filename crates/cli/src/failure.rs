@@ -33,7 +33,9 @@ impl Exit {
 
     fn of(code: &str) -> Self {
         match code {
-            "session.not_found" | "entry.not_found" | "blob.not_found" => Exit::NotFound,
+            "session.not_found" | "entry.not_found" | "blob.not_found" | "session.not_compacted" => {
+                Exit::NotFound
+            }
             "session.conflict"
             | "session.exists"
             | "session.stale_fence"
@@ -126,6 +128,12 @@ fn hint_for(code: &str) -> &'static str {
         "session.denied" => {
             "ask the session's owner to share it: sapwood share SESSION USER --role collaborator"
         }
+        "session.not_compacted" => "sapwood archives SESSION lists the compactions, on every branch",
+        "input.option" => "sapwood help compact shows the options",
+        "compact.no_model" => {
+            "name one with --model, or take --compact-strategy observation_mask, which needs none"
+        }
+        "compact.failed" => "the session is as it was: retry, or take --compact-strategy observation_mask",
         "session.archived" => "sapwood archive SESSION --reopen lets it go on",
         "entry.not_found" => {
             "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label"

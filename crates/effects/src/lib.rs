@@ -3,4 +3,5 @@
 
 pub mod egress;
 pub mod model;
+pub mod secret;
 pub mod tool;

@@ -61,6 +61,8 @@ enum Axis {
     Search,
     /// Bytes on disk per byte of content
     Disk,
+    /// The engine's own part of a round of a turn
+    Turn,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -73,6 +75,7 @@ const ALL: &[Axis] = &[
     Axis::List,
     Axis::Search,
     Axis::Disk,
+    Axis::Turn,
 ];
 
 /// How much of everything.
@@ -128,5 +131,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::List => axis::list::run(stage).await,
         Axis::Search => axis::search::run(stage).await,
         Axis::Disk => axis::disk::run(stage).await,
+        Axis::Turn => axis::turn::run(stage).await,
     }
 }

@@ -5,6 +5,7 @@ pub mod about;
 pub mod archives;
 pub mod audit;
 pub mod branch;
+pub mod compact;
 pub mod context;
 pub mod doctor;
 pub mod erase;
@@ -21,11 +22,13 @@ pub mod lifecycle;
 pub mod ls;
 pub mod names;
 pub mod new;
+pub mod prune;
 pub mod search;
 pub mod share;
 pub mod show;
 pub mod tree;
 pub mod trim;
+pub mod uncompact;
 pub mod usage;
 
 use std::io::Write;
@@ -69,6 +72,9 @@ async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Label(args) => names::label(app, args).await,
         Command::Rename(args) => names::rename(app, args).await,
         Command::Trim(args) => trim::run(app, args).await,
+        Command::Compact(args) => compact::run(app, args).await,
+        Command::Uncompact(args) => uncompact::run(app, args).await,
+        Command::Prune(args) => prune::run(app, args).await,
         Command::Close(args) => lifecycle::close(app, args).await,
         Command::Archive(args) => lifecycle::archive(app, args).await,
         Command::Erase(args) => erase::run(app, args).await,

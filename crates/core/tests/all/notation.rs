@@ -144,6 +144,9 @@ fn random_sessions_are_valid_and_have_everything_in_them() {
         MemberChanged,
         StateChanged,
         Exported,
+        InputQueued,
+        InputTaken,
+        CancelAsked,
     ];
     assert_eq!(missing, expected.iter().collect::<Vec<_>>());
     let all: String = (0..50).map(|seed| random_script(seed, 60) + " ").collect();

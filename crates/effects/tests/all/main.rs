@@ -1,5 +1,12 @@
-//! Tests of effects against the real thing: sockets, processes, files. One binary, a module for each subject.
+//! What the crate promises at its edge, tried from outside: real sockets, real TLS, real processes.
 
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
+mod egress;
+mod http_request;
+mod mcp;
 mod models;
+mod secrets;
+mod stub;
+mod world;

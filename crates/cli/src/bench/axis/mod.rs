@@ -8,3 +8,4 @@ pub mod full;
 pub mod list;
 pub mod memory;
 pub mod search;
+pub mod turn;
