@@ -27,7 +27,6 @@ const HOMES: &[(&str, &[&str])] = &[
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),
     ("axum", &["sapwood-server"]),
-    ("tower", &["sapwood-server"]),
     ("utoipa", &["sapwood-server"]),
     ("utoipa-axum", &["sapwood-server"]),
     ("clap", &["sapwood-cli"]),

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::routes;
+use crate::sse::stopped;
 use crate::state::State;
 
 /// How long the head of a request may take to arrive.
@@ -75,7 +75,6 @@ impl Listening {
 pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output = ()>) {
     let router = routes::router(&state);
     let places = Arc::new(Semaphore::new(state.settings.connections_max));
-    let graceful = GracefulShutdown::new();
     tokio::pin!(stop);
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { break };
@@ -84,7 +83,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
             () = &mut stop => break,
         };
         match accepted {
-            Ok((stream, _)) => answer_connection(stream, router.clone(), &state, &graceful, place),
+            Ok((stream, _)) => answer_connection(stream, router.clone(), &state, place),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -92,14 +91,13 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
         }
     }
     drop(listener);
-    end(&state, graceful).await;
+    end(&state, &places).await;
 }
 
 fn answer_connection(
     stream: TcpStream,
     router: Router,
     state: &State,
-    graceful: &GracefulShutdown,
     place: tokio::sync::OwnedSemaphorePermit,
 ) {
     // Small frames must not wait for bigger ones.
@@ -112,22 +110,30 @@ fn answer_connection(
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    let connection = graceful.watch(connection);
     let state = state.clone();
     tokio::spawn(async move {
         let _open = state.meters.open_connection();
-        // A client that went away is its own business.
-        let _ = connection.await;
+        let mut stopping = state.stopping();
+        tokio::pin!(connection);
+        tokio::select! {
+            // A client that went away is its own business.
+            _ = &mut connection => {}
+            () = stopped(&mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+        }
         drop(place);
     });
 }
 
-async fn end(state: &State, graceful: GracefulShutdown) {
+async fn end(state: &State, places: &Semaphore) {
     state.stop();
     if tokio::time::timeout(state.settings.grace, state.turns_ended()).await.is_err() {
         tracing::warn!(turns = state.turns_running(), "turns are left to be resumed");
     }
-    let _ = tokio::time::timeout(CLOSE_TIME_MAX, graceful.shutdown()).await;
+    let all = u32::try_from(state.settings.connections_max).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(CLOSE_TIME_MAX, places.acquire_many(all)).await;
     if let Err(error) = state.engine.store().flush().await {
         tracing::warn!(%error, "the store could not be flushed");
     }

@@ -82,9 +82,13 @@ impl Flow {
                 self.state.door.recheck(&self.caller).await?;
                 Ok(Next::Heartbeat)
             }
-            _ = self.stopping.wait_for(|stopping| *stopping) => Ok(Next::Stopping),
+            () = stopped(&mut self.stopping) => Ok(Next::Stopping),
         }
     }
+}
+
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 impl Drop for Flow {

@@ -327,6 +327,7 @@ impl Importer {
             tokens_after: metadata.post_tokens,
             details: Details::default(),
             from_hook: false,
+            ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         let key = Key::of(&format!("{uuid}/0"));
         harvest.sum_up(key, under, None, compaction);

@@ -467,6 +467,7 @@ impl Importer {
             tokens_after: None,
             details: Details::default(),
             from_hook: false,
+            ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         self.add(compaction.into(), By::Agent, harvest);
         self.turns.clear();

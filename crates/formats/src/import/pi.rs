@@ -376,6 +376,7 @@ fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bo
         tokens_after: None,
         details: Details::default(),
         from_hook,
+        ..Compaction::new(Strategy::Imported, Trigger::Imported)
     }
 }
 

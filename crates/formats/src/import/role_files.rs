@@ -200,6 +200,7 @@ impl Importer {
             tokens_after: None,
             details: Details::default(),
             from_hook: false,
+            ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         self.add(archive.replacement_message.get().as_bytes(), compaction.into(), By::Agent, harvest);
     }
