@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 /// A program, and the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] =
-    &[("strace", "strace"), ("sqlite3", "sqlite3"), ("perl", "perl"), ("make", "make")];
+    &[("strace", "strace"), ("sqlite3", "sqlite3"), ("perl", "perl"), ("make", "make"), ("tmux", "tmux")];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
 pub fn system_packages() -> Result<()> {
