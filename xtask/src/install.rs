@@ -5,8 +5,15 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 /// A program, and the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] =
-    &[("strace", "strace"), ("sqlite3", "sqlite3"), ("perl", "perl"), ("make", "make"), ("tmux", "tmux")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("strace", "strace"),
+    ("sqlite3", "sqlite3"),
+    ("perl", "perl"),
+    ("make", "make"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
+    ("tmux", "tmux"),
+];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
 pub fn system_packages() -> Result<()> {

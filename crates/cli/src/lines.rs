@@ -17,7 +17,7 @@ pub fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>, limit_bytes: usize
             return Ok(seen);
         }
         seen = true;
-        let end = chunk.iter().position(|byte| *byte == b'\n');
+        let end = memchr::memchr(b'\n', chunk);
         let used = end.map_or(chunk.len(), |end| end + 1);
         let room = (limit_bytes + 1).saturating_sub(line.len());
         line.extend_from_slice(&chunk[..used.min(room)]);

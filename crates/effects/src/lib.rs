@@ -3,5 +3,7 @@
 
 pub mod egress;
 pub mod model;
+pub mod sandbox;
 pub mod secret;
+pub mod tokens;
 pub mod tool;

@@ -1,13 +1,24 @@
 //! Taking a session in: entries with their own ids, times and authors, in batches, on the ordinary append path.
+//!
+//! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
+//! the store has of the session, and writes what is new.
 
+use sapwood_core::content::Part;
 use sapwood_core::entry::{Draft, MemberChanged};
 use sapwood_core::port::store::{Append, AuditAction, AuditNote, Created, Expect, NewSession};
-use sapwood_core::{Principal, Scope, Seq, SessionId};
+use sapwood_core::{BlobHash, Body, Principal, Scope, Seq, SessionId, StoreError};
+use sapwood_formats::import::grow::Grower;
+use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::{Format, Problem, Trouble};
 
 use crate::{Engine, Result};
 
 /// How many entries one append of an import carries.
 pub const BATCH_ENTRIES: usize = 1_000;
+/// How much text one append carries, unless a single entry has more.
+pub const BATCH_BYTES: usize = 4 << 20;
+/// How many records of the store's log are asked for at a time.
+const PAGE_RECORDS: usize = 1_000;
 
 /// A session that is being taken in.
 pub struct Import {
@@ -17,6 +28,7 @@ pub struct Import {
     /// Where the log ends: the last entry that was there before, or that this import has written.
     head: Seq,
     pending: Vec<Draft>,
+    pending_bytes: usize,
     pub added: u64,
 }
 
@@ -32,6 +44,7 @@ impl Engine {
             session,
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
+            pending_bytes: 0,
             added: 0,
         };
         Ok((import, created))
@@ -40,8 +53,9 @@ impl Engine {
 
 impl Import {
     pub async fn push(&mut self, draft: Draft) -> Result<()> {
+        self.pending_bytes += text_bytes(&draft.body);
         self.pending.push(draft);
-        if self.pending.len() >= BATCH_ENTRIES {
+        if self.pending.len() >= BATCH_ENTRIES || self.pending_bytes >= BATCH_BYTES {
             self.write().await?;
         }
         Ok(())
@@ -79,11 +93,155 @@ impl Import {
             return Ok(());
         }
         let drafts = std::mem::replace(&mut self.pending, Vec::with_capacity(BATCH_ENTRIES));
+        self.pending_bytes = 0;
         self.added += drafts.len() as u64;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
         let append = Append { expect, ..Append::new(self.session.clone(), now, drafts) };
         self.head = self.engine.append(&self.scope, append).await?.head.seq;
+        Ok(())
+    }
+}
+
+/// About how much room a body takes.
+fn text_bytes(body: &Body) -> usize {
+    let of_part = |part: &Part| match part {
+        Part::Text(text) => text.text.len(),
+        Part::Reasoning(reasoning) => reasoning.text.len(),
+        Part::ToolCall(call) => call.input.get().len(),
+        Part::Media(_) => 256,
+    };
+    let beside = match body {
+        Body::CustomInfo(info) => info.data.get().len(),
+        _ => 64,
+    };
+    beside + body.parts().iter().map(of_part).sum::<usize>()
+}
+
+/// Whether an intake writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Write,
+    /// Only says what would be added.
+    DryRun,
+}
+
+/// A foreign session that is being taken in.
+pub struct Intake {
+    engine: Engine,
+    scope: Scope,
+    mode: Mode,
+    grower: Grower,
+    target: Target,
+    drafts: Vec<Draft>,
+}
+
+enum Target {
+    /// Its name is not known yet.
+    Unknown,
+    Import(Box<Import>),
+    Counted,
+    /// The store has something else under this name.
+    Refused,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub added: u64,
+    /// Records that the store had already.
+    pub skipped: u64,
+    /// Whether the session is in the store now, as far as its source is good.
+    pub is_in: bool,
+}
+
+impl Engine {
+    pub fn begin_intake(&self, scope: &Scope, format: Format, mode: Mode) -> Intake {
+        Intake {
+            engine: self.clone(),
+            scope: scope.clone(),
+            mode,
+            grower: Grower::new(format.agent()),
+            target: Target::Unknown,
+            drafts: Vec::new(),
+        }
+    }
+}
+
+impl Intake {
+    /// Takes what was harvested so far. Until the session's name is known, it stays where it is.
+    pub async fn take(&mut self, harvest: &mut Harvest) -> Result<()> {
+        if matches!(self.target, Target::Unknown) {
+            let Some(session) = harvest.session.clone() else { return Ok(()) };
+            self.target = self.open(session, harvest).await?;
+        }
+        for step in harvest.steps.drain(..) {
+            self.grower.take(step, &mut self.drafts, &mut harvest.problems);
+        }
+        self.write(std::mem::take(&mut harvest.blobs)).await
+    }
+
+    pub async fn finish(mut self, harvest: &mut Harvest) -> Result<Taken> {
+        self.take(harvest).await?;
+        self.grower.finish(&mut self.drafts);
+        self.write(Vec::new()).await?;
+        let (added, skipped) = (self.grower.added, self.grower.skipped);
+        Ok(match self.target {
+            Target::Import(import) => Taken { added: import.finish().await?, skipped, is_in: true },
+            Target::Counted => Taken { added, skipped, is_in: true },
+            Target::Refused | Target::Unknown => Taken { added: 0, skipped: 0, is_in: false },
+        })
+    }
+
+    async fn open(&mut self, new: NewSession, harvest: &mut Harvest) -> Result<Target> {
+        match self.engine.store.summary(&self.scope, &new.id).await {
+            Err(StoreError::NoSession { .. }) => {}
+            Err(error) => return Err(error.into()),
+            Ok(summary) if summary.origin != new.origin && summary.head.seq > Seq::ZERO => {
+                harvest.problems.push(Problem { line: harvest.line, what: Trouble::Differs });
+                return Ok(Target::Refused);
+            }
+            Ok(summary) => {
+                self.learn(&new.id).await?;
+                self.grower.know_leaf(summary.head.leaf.map(|leaf| leaf.0));
+            }
+        }
+        if self.mode == Mode::DryRun {
+            return Ok(Target::Counted);
+        }
+        let (import, _) = self.engine.begin_import(&self.scope, new).await?;
+        Ok(Target::Import(Box::new(import)))
+    }
+
+    /// What the store has of the session.
+    async fn learn(&mut self, session: &SessionId) -> Result<()> {
+        let mut after = Seq::ZERO;
+        loop {
+            let records = self.engine.store.read_after(&self.scope, session, after, PAGE_RECORDS).await?;
+            let Some(last) = records.last() else { return Ok(()) };
+            after = last.meta.seq;
+            for record in &records {
+                let meta = &record.meta;
+                self.grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+            }
+        }
+    }
+
+    async fn write(&mut self, blobs: Vec<Vec<u8>>) -> Result<()> {
+        let Target::Import(import) = &mut self.target else {
+            self.drafts.clear();
+            return Ok(());
+        };
+        let wanted: Vec<BlobHash> = self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
+        // Before the entries that name them.
+        for bytes in blobs {
+            if wanted.contains(&BlobHash::of(&bytes)) {
+                self.engine.store.put_blob(&self.scope, bytes).await?;
+            }
+        }
+        for draft in self.drafts.drain(..) {
+            import.push(draft).await?;
+        }
         Ok(())
     }
 }

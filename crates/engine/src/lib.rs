@@ -9,6 +9,7 @@ pub mod address;
 pub mod compact;
 pub mod doctor;
 mod error;
+pub mod export;
 pub mod follow;
 pub mod import;
 mod inbox;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub const HEADER_TYPE: &str = "session_header";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     #[serde(rename = "type")]
     kind: String,
@@ -35,6 +35,12 @@ pub struct Header {
     pub parent_entry: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Only in the files of a JSONL store: how many entries a fork shares, which are in another file. Such a file is not
+    /// whole, and is no export.
+    #[serde(default, skip_serializing)]
+    pub inherited: u32,
+    #[serde(default, skip_serializing)]
+    pub base: Option<serde::de::IgnoredAny>,
 }
 
 fn current_version() -> u32 {
@@ -55,6 +61,8 @@ impl Header {
             parent_session: parent.map(|lineage| lineage.session.clone()),
             parent_entry: parent.and_then(|lineage| lineage.at),
             origin: summary.origin.clone(),
+            inherited: 0,
+            base: None,
         }
     }
 

@@ -11,6 +11,7 @@ pub mod jsonl;
 mod logbook;
 mod match_text;
 pub mod memory;
+pub mod opencode;
 mod private;
 mod rules;
 pub mod sqlite;

@@ -1,4 +1,5 @@
-//! `sapwood export`: a session as a file. Streams, so that a long one needs no memory.
+//! `sapwood export`: a session as a file. What holds the whole log streams, so that a long one needs no memory; what is
+//! for people or other programs holds the active path.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -6,8 +7,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use sapwood::Seq;
+use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
-use sapwood::formats::export::{ExportError, jsonl::Exporter};
+use sapwood::formats::export::{ExportError, html, jsonl, markdown, messages, role_files, tree};
+use sapwood::formats::import::pi::Dialect;
+use sapwood::formats::workflow;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -17,10 +21,42 @@ use crate::wiring::App;
 /// How many entries are asked of the store at a time.
 const PAGE_RECORDS: usize = 1_000;
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shape {
     /// Sapwood's own, lossless
     Jsonl,
+    /// A session file of pi
+    Pi,
+    /// A session file of operator
+    Operator,
+    /// A role's transcript.json
+    RoleFiles,
+    /// What a model would receive, as OpenAI takes it
+    Messages,
+    /// What a model would receive, as Anthropic takes it
+    MessagesAnthropic,
+    /// To read, as text
+    Markdown,
+    /// To read, in a browser: one file, no network
+    Html,
+    /// The completed turns as a chain of agents, in YAML
+    Workflow,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Jsonl => "jsonl",
+            Shape::Pi => "pi",
+            Shape::Operator => "operator",
+            Shape::RoleFiles => "role-files",
+            Shape::Messages => "messages",
+            Shape::MessagesAnthropic => "messages-anthropic",
+            Shape::Markdown => "markdown",
+            Shape::Html => "html",
+            Shape::Workflow => "workflow",
+        }
+    }
 }
 
 /// Write a session to a file, or to stdout
@@ -40,29 +76,33 @@ pub struct ExportArgs {
 pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
-    let Shape::Jsonl = args.format;
     let file = args.output.filter(|path| path.as_os_str() != "-");
     if let Some(path) = file.as_ref().filter(|path| !args.force && path.exists()) {
         let message = format!("{} is there already", path.display());
         return Err(Failure::usage(message, "--force overwrites it"));
     }
     // Written down first: a copy that was cut short has been taken away all the same.
-    app.engine.record_export(&app.scope, &session, "jsonl").await?;
+    app.engine.record_export(&app.scope, &session, args.format.name()).await?;
     match file {
-        Some(path) => export_to_file(app, &summary, &path).await,
+        Some(path) => export_to_file(app, &summary, args.format, &path).await?,
         None => {
             let out = Out::new(Format::Json);
-            write_session(app, &summary, out).await.map_err(on_stdout).map(drop)
+            write_session(app, &summary, args.format, out).await.map_err(on_stdout).map(drop)?;
         }
     }
+    // A mark in the log would make two exports of it differ, so only what is made of the path leaves one.
+    if args.format == Shape::Workflow {
+        app.engine.mark_export(&app.scope, &session, args.format.name(), summary.head.seq.0).await?;
+    }
+    Ok(())
 }
 
 /// The file appears under its name when it is whole.
-async fn export_to_file(app: &mut App, summary: &Summary, path: &Path) -> Result<()> {
+async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let written = write_file(app, summary, &temporary).await;
+    let written = write_file(app, summary, shape, &temporary).await;
     let renamed =
         written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
@@ -80,11 +120,11 @@ async fn export_to_file(app: &mut App, summary: &Summary, path: &Path) -> Result
     Ok(())
 }
 
-async fn write_file(app: &App, summary: &Summary, path: &Path) -> Result<()> {
+async fn write_file(app: &App, summary: &Summary, shape: Shape, path: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Failure::file(path, &error);
     let file = File::create(path).map_err(failed)?;
     let writer = BufWriter::with_capacity(1 << 16, file);
-    let writer = write_session(app, summary, writer).await.map_err(|error| match error {
+    let writer = write_session(app, summary, shape, writer).await.map_err(|error| match error {
         Broken::Read(failure) => failure,
         Broken::Write(ExportError::Io(error)) => Failure::file(path, &error),
         Broken::Write(error) => Failure::new(error.code(), error.to_string()),
@@ -107,21 +147,102 @@ fn on_stdout(broken: Broken) -> Failure {
     }
 }
 
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Broken::Read(failure)
+    }
+}
+
+impl From<ExportError> for Broken {
+    fn from(error: ExportError) -> Self {
+        Broken::Write(error)
+    }
+}
+
+async fn write_session<W: Write>(app: &App, summary: &Summary, shape: Shape, to: W) -> Result<W, Broken> {
+    match shape {
+        Shape::Jsonl => write_jsonl(app, summary, to).await,
+        Shape::Pi => write_tree(app, summary, Dialect::Pi, to).await,
+        Shape::Operator => write_tree(app, summary, Dialect::Operator, to).await,
+        shape => {
+            let mut to = to;
+            let text = page_of(app, summary, shape).await?;
+            to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
+            Ok(to)
+        }
+    }
+}
+
+/// What is made of the active path, or of the context.
+async fn page_of(app: &App, summary: &Summary, shape: Shape) -> Result<String> {
+    let (engine, scope, session) = (&app.engine, &app.scope, &summary.id);
+    if matches!(shape, Shape::Messages | Shape::MessagesAnthropic) {
+        let context = engine.context(scope, session, None).await?;
+        let parts = context.messages.iter().flat_map(|message| &message.parts);
+        let blobs: Vec<_> = parts
+            .filter_map(|part| match part {
+                sapwood::Part::Media(media) => Some(media.blob),
+                _ => None,
+            })
+            .collect();
+        let media = engine.media_of(scope, blobs).await?;
+        let value = match shape {
+            Shape::Messages => messages::openai(&context, &media),
+            _ => messages::anthropic(&context, &media),
+        };
+        return Ok(format!("{value:#}\n"));
+    }
+    let path = engine.whole_path(scope, session).await?;
+    Ok(match shape {
+        Shape::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
+        Shape::Markdown => markdown::page(summary, &path),
+        Shape::Html => {
+            let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
+            html::page(summary, &path, &engine.media_of(scope, blobs).await?)
+        }
+        _ => workflow::serialise(&workflow::of_session(summary, &path).document),
+    })
+}
+
 /// Writes what the session held when the export began; what comes meanwhile belongs to the next one.
-async fn write_session<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, Broken> {
-    let mut exporter = Exporter::new(to);
-    exporter.header(summary).map_err(Broken::Write)?;
+async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, Broken> {
+    let mut exporter = jsonl::Exporter::new(to);
+    exporter.header(summary)?;
     let (mut after, end) = (Seq::ZERO, summary.head.seq);
     while after < end {
-        let limit = PAGE_RECORDS.min((end.0 - after.0) as usize);
-        let records = app.engine.store().read_after(&app.scope, &summary.id, after, limit).await;
-        let records = records.map_err(|error| Broken::Read(error.into()))?;
-        let Some(last) = records.last().map(|record| record.meta.seq) else {
-            let message = format!("session {} ends at {after}, and its head says {end}", summary.id);
-            return Err(Broken::Read(Failure::new("store.damaged", message)));
-        };
-        records.iter().try_for_each(|record| exporter.line(record)).map_err(Broken::Write)?;
-        after = last;
+        for record in next_page(app, summary, after, end).await? {
+            for blob in exporter.missing_blobs(&record)? {
+                let bytes = app.engine.store().get_blob(&app.scope, blob).await.map_err(Failure::from)?;
+                exporter.blob(blob, &bytes)?;
+            }
+            exporter.line(&record)?;
+            after = record.meta.seq;
+        }
     }
-    exporter.finish().map_err(Broken::Write)
+    Ok(exporter.finish()?)
+}
+
+async fn write_tree<W: Write>(app: &App, summary: &Summary, dialect: Dialect, to: W) -> Result<W, Broken> {
+    let mut exporter = tree::Exporter::new(to, dialect);
+    exporter.header(summary)?;
+    let (mut after, end) = (Seq::ZERO, summary.head.seq);
+    while after < end {
+        for record in next_page(app, summary, after, end).await? {
+            let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
+            let media = app.engine.media_of(&app.scope, blobs).await.map_err(Failure::from)?;
+            exporter.line(&record, &media)?;
+            after = record.meta.seq;
+        }
+    }
+    Ok(exporter.finish()?)
+}
+
+async fn next_page(app: &App, summary: &Summary, after: Seq, end: Seq) -> Result<Vec<Record>> {
+    let limit = PAGE_RECORDS.min((end.0 - after.0) as usize);
+    let records = app.engine.store().read_after(&app.scope, &summary.id, after, limit).await?;
+    if records.is_empty() {
+        let message = format!("session {} ends at {after}, and its head says {end}", summary.id);
+        return Err(Failure::new("store.damaged", message));
+    }
+    Ok(records)
 }

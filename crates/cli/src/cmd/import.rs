@@ -1,6 +1,8 @@
-//! `sapwood import`: sessions from files. Line by line, so that a long file needs no memory; what is damaged is reported
+//! `sapwood import`: sessions from files, or from where agents leave them. Line by line, so that a long file needs no memory; what is damaged is reported
 //! with its line, and the good part is taken in. Importing again adds only what is new.
 
+mod discover;
+mod foreign;
 mod intake;
 mod source;
 
@@ -8,6 +10,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use sapwood::engine::import::Mode;
+use sapwood::formats::import::{Format, Problem};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -16,19 +20,47 @@ use crate::wiring::App;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Origin {
-    /// Whatever the file's first line says
+    /// Whatever the file's first lines say
     Auto,
     /// Sapwood's own JSONL
     Sapwood,
+    Operator,
+    Pi,
+    ClaudeCode,
+    Codex,
+    Opencode,
+    GeminiCli,
+    RoleFiles,
+    /// OpenAI's or Anthropic's messages: an array, or one a line
+    Messages,
+}
+
+impl Origin {
+    fn format(self) -> Option<Format> {
+        Some(match self {
+            Origin::Auto => return None,
+            Origin::Sapwood => Format::Sapwood,
+            Origin::Operator => Format::Operator,
+            Origin::Pi => Format::Pi,
+            Origin::ClaudeCode => Format::ClaudeCode,
+            Origin::Codex => Format::Codex,
+            Origin::Opencode => Format::OpenCode,
+            Origin::GeminiCli => Format::GeminiCli,
+            Origin::RoleFiles => Format::RoleFiles,
+            Origin::Messages => Format::Messages,
+        })
+    }
 }
 
 /// Take sessions in from files
+///
+/// Without a path it looks where the agents of this machine leave their sessions. Importing again adds only what is new.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Files, directories of .jsonl files, or - for stdin
-    #[arg(required = true, value_name = "PATH")]
+    /// Files, directories, or - for stdin; the usual places if not given
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "FORMAT")]
     from: Origin,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -59,26 +91,60 @@ struct Trouble {
 }
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
-    // Today both mean the same: there is one format.
-    let (Origin::Auto | Origin::Sapwood) = args.from;
+    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths };
+    let files = source::expand(&paths)?;
+    let bar = source::bar(&files, app.format());
+    let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let mut taken = 0;
-    for path in source::expand(&args.paths)? {
-        let source = match source::Source::open(&path, app.format()) {
-            Ok(source) => source,
+    for path in files {
+        taken += match source::Source::open(&path, bar.clone()) {
+            Ok(source) => take_file(app, source, args.from.format(), mode, &bar).await?,
             Err(failure) => {
-                print(app, &unopened(&path, failure, args.dry_run))?;
-                continue;
+                bar.suspend(|| print(app, &unopened(&path, failure, mode)))?;
+                0
             }
         };
-        taken += intake::take_file(app, source, args.dry_run).await?;
     }
+    bar.finish_and_clear();
     match taken {
         0 => Err(Failure::new("import.nothing", "nothing could be imported")),
         _ => Ok(()),
     }
 }
 
-fn unopened(path: &std::path::Path, failure: Failure, dry_run: bool) -> Report {
+async fn take_file(
+    app: &mut App,
+    source: source::Source,
+    given: Option<Format>,
+    mode: Mode,
+    bar: &indicatif::ProgressBar,
+) -> Result<u64> {
+    match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
+        Format::Sapwood => intake::take_file(app, source, mode == Mode::DryRun).await,
+        format => {
+            let reports = foreign::take_file(app, source, format, mode).await?;
+            bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
+            Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
+        }
+    }
+}
+
+fn usual_places() -> Result<Vec<PathBuf>> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let here = std::env::current_dir().unwrap_or_default();
+    let places = discover::usual_places(home.as_deref(), &here);
+    if places.is_empty() {
+        let message = "no agent has left sessions in the usual places";
+        return Err(Failure::new("import.nothing", message).with_hint("give the path of a file or directory"));
+    }
+    Ok(places)
+}
+
+fn trouble_of(problem: &Problem) -> Trouble {
+    Trouble { line: Some(problem.line), code: problem.what.code(), message: problem.what.to_string() }
+}
+
+fn unopened(path: &std::path::Path, failure: Failure, mode: Mode) -> Report {
     let trouble = Trouble { line: None, code: failure.code, message: failure.message };
     Report {
         session: None,
@@ -87,7 +153,7 @@ fn unopened(path: &std::path::Path, failure: Failure, dry_run: bool) -> Report {
         added: 0,
         skipped: 0,
         problems: vec![trouble],
-        dry_run,
+        dry_run: mode == Mode::DryRun,
         taken: false,
     }
 }

@@ -15,8 +15,9 @@ const SHORT_LINES_MAX: usize = 8;
 const FIRST_LINE_CHARS_MAX: usize = 160;
 /// Longest input of a call that is shown, in characters.
 const INPUT_CHARS_MAX: usize = 200;
-/// Most that a story may take, in bytes: older messages than fit are in the archive only.
-const STORY_BYTES_MAX: usize = 256 << 10;
+/// Most that a story may take, in bytes, far below the largest body of an entry: what is said stays, and whoever wants
+/// less of it sets a hard limit. Older messages than fit are in the archive only.
+const STORY_BYTES_MAX: usize = 4 << 20;
 
 /// A tool's output, for a callback.
 #[derive(Debug, Clone, PartialEq, Eq)]

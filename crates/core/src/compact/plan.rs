@@ -2,10 +2,13 @@
 //! compaction starts where the first one let the context begin (I7), and a call and its result, which stand together
 //! there (I6), are never parted.
 
+use std::collections::HashSet;
+
 use super::digest::Digest;
 use super::options::{CompactOptions, Keep};
 use super::{Archive, details};
-use crate::entry::{Details, Shortened};
+use crate::entry::Shortened;
+use crate::id::EntryId;
 use crate::project::context::{Context, Message, Role};
 use crate::tokens::Count;
 
@@ -108,16 +111,6 @@ impl<'a> Archive<'a> {
             detail: options.detail,
         }
     }
-
-    /// An archive that adds nothing: what was archived before stays so.
-    pub fn nothing_new(context: &'a Context, options: &'a CompactOptions) -> Self {
-        let start = context.summaries();
-        Self::at(context, Cut { start, cut: start, split: None }, options)
-    }
-
-    pub fn carried(&self) -> &Details {
-        &self.details
-    }
 }
 
 /// The first messages that are kept word for word, each call with its results. An opening that was kept before stays.
@@ -136,7 +129,7 @@ pub fn carried_over(context: &Context, kept: &[Message]) -> Vec<Shortened> {
     if in_force.body.shortened.is_empty() {
         return Vec::new();
     }
-    let ids: std::collections::HashSet<_> = kept.iter().filter_map(|message| message.entry).collect();
-    let stays = |shortened: &&Shortened| ids.iter().any(|(_, id)| *id == shortened.entry);
+    let ids: HashSet<EntryId> = kept.iter().filter_map(|message| message.entry).map(|(_, id)| id).collect();
+    let stays = |shortened: &&Shortened| ids.contains(&shortened.entry);
     in_force.body.shortened.iter().filter(stays).cloned().collect()
 }

@@ -82,11 +82,17 @@ fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Ve
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .collect();
-    // No line is shorter than its speaker, so only so many can ever fit.
-    let newest = &worth[worth.len().saturating_sub(bytes_max / 6 + 1)..];
+    // A line is hardly shorter than this, so only so many can fit. The first is told in any case.
+    let start = worth.len().saturating_sub(bytes_max / 12 + 1);
+    let newest: Vec<&Message> =
+        worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
+    let skipped = start.saturating_sub(1);
     let shortest = LINE_CHARS[LINE_CHARS.len() - 1];
     for chars in LINE_CHARS {
-        let lines: Vec<String> = newest.iter().map(|message| line_of(message, *chars)).collect();
+        let mut lines: Vec<String> = newest.iter().map(|message| line_of(message, *chars)).collect();
+        if skipped > 0 {
+            lines.insert(1, format!("({skipped}{MISSING}"));
+        }
         let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
         if bytes <= bytes_max || *chars == shortest {
             return lines;
@@ -101,24 +107,36 @@ fn line_of(message: &Message, chars: usize) -> String {
     format!("{}: {text}{brackets}", speaker(message)).trim_end().to_owned()
 }
 
-/// The last lines that fit, and how many are missing.
+/// The first line, which most often says what it is all about, and the last ones that fit; how many are missing stands
+/// between them.
 fn newest_lines(lines: &[String], bytes_max: usize) -> String {
     let all: usize = lines.iter().map(|line| line.len() + 1).sum();
     if all <= bytes_max + 1 {
         return lines.join("\n");
     }
-    let note_bytes = 40;
-    let mut left = bytes_max.saturating_sub(note_bytes);
-    let fits = |line: &&String| {
+    let missing_before: usize = lines.iter().filter_map(|line| missing_in(line)).sum();
+    let mut told = lines.iter().filter(|line| missing_in(line).is_none());
+    let mut left = bytes_max.saturating_sub(NOTE_BYTES);
+    let first = told.next().filter(|first| first.len() < left / 4);
+    left = left.saturating_sub(first.map_or(0, |first| first.len() + 1));
+    let told: Vec<&String> = told.collect();
+    let fits = |line: &&&String| {
         let fits = line.len() < left;
         left = left.saturating_sub(line.len() + 1);
         fits
     };
-    let kept = lines.iter().rev().take_while(fits).count();
-    let gone = lines.len() - kept;
-    let note = format!("({gone} older lines are in the archive)");
-    std::iter::once(note.as_str())
-        .chain(lines[gone..].iter().map(String::as_str))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let kept = told.iter().rev().take_while(fits).count();
+    let gone = told.len() - kept + missing_before + usize::from(first.is_none());
+    let note = format!("({gone}{MISSING}");
+    let first = first.map(String::as_str).into_iter();
+    let newest = told[told.len() - kept..].iter().map(|line| line.as_str());
+    first.chain(std::iter::once(note.as_str())).chain(newest).collect::<Vec<_>>().join("\n")
+}
+
+const MISSING: &str = " older lines are in the archive)";
+const NOTE_BYTES: usize = 48;
+
+/// How many lines such a note of an earlier summary speaks of.
+fn missing_in(line: &str) -> Option<usize> {
+    line.strip_prefix('(')?.strip_suffix(MISSING)?.parse().ok()
 }

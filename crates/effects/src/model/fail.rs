@@ -161,7 +161,9 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    type Pairs = &'static [(&'static str, &'static str)];
+
+    fn headers(pairs: Pairs) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn a_pause_is_read_in_every_way_it_is_written() {
         let now_ms = 1_445_412_480_000;
-        let cases: &[(&[(&'static str, &str)], Option<u64>)] = &[
+        let cases: &[(Pairs, Option<u64>)] = &[
             (&[("retry-after", "7")], Some(7_000)),
             (&[("retry-after", "0.25")], Some(250)),
             (&[("retry-after-ms", "1500"), ("retry-after", "9")], Some(1_500)),

@@ -254,10 +254,13 @@ fn take_usage(usage: &Value, pieces: &mut Vec<Piece>) {
 
 fn stop_of(reason: &str) -> Stop {
     match reason {
-        "STOP" | "FINISH_REASON_UNSPECIFIED" => Stop::Stop,
         "MAX_TOKENS" => Stop::Length,
         "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "TOO_MANY_TOOL_CALLS" | "OTHER" => Stop::Error,
-        // SAFETY, RECITATION, BLOCKLIST, PROHIBITED_CONTENT, SPII, LANGUAGE and their kin.
-        _ => Stop::ContentFilter,
+        "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
+            Stop::ContentFilter
+        }
+        _ if reason.starts_with("IMAGE_") => Stop::ContentFilter,
+        // STOP, and names of their own that servers have for a reply that is simply over.
+        _ => Stop::Stop,
     }
 }

@@ -224,9 +224,9 @@ impl Hearing {
             Ok(Some(Ok(bytes))) => self.take_bytes(&bytes),
             Ok(Some(Err(error))) => {
                 let why = self.wire.explain(error);
-                self.end_with(|model| ModelError::Cut { model, why })
+                self.take_end(why)
             }
-            Ok(None) => self.take_end(),
+            Ok(None) => self.take_end("it ended before its end was announced".to_owned()),
             Err(_) => {
                 let waited_ms = self.wire.idle_ms;
                 self.end_with(|model| ModelError::Silent { model, waited_ms })
@@ -262,8 +262,8 @@ impl Hearing {
         Ok(())
     }
 
-    /// The connection was closed in an orderly way. Half a frame at the end is a cut, not a fault in what was sent.
-    fn take_end(&mut self) -> Result<(), ModelError> {
+    /// The connection was closed, or broke. Half a frame at the end is a cut, not a fault in what was sent.
+    fn take_end(&mut self, why: String) -> Result<(), ModelError> {
         let mut frames = Vec::new();
         let mut is_read = self.frames.finish(&mut frames).is_ok();
         for frame in frames {
@@ -275,7 +275,6 @@ impl Hearing {
             }
         }
         if self.state == State::Open {
-            let why = "it ended before its end was announced".to_owned();
             return self.end_with(|model| ModelError::Cut { model, why });
         }
         Ok(())

@@ -29,7 +29,7 @@ fn stub_program() -> String {
     deps.parent().unwrap().join("examples/mcp_stub").display().to_string()
 }
 
-fn stdio(env: &[(&str, &str)]) -> McpServer {
+pub fn stdio(env: &[(&str, &str)]) -> McpServer {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     McpServer::Stdio { command: stub_program(), args: vec![], env }
 }

@@ -1,17 +1,25 @@
 //! Sapwood's own JSONL, lossless: a header, then an entry a line in the order of their seqs. A fork's file holds the
 //! entries it shares too, so every file stands alone.
 //!
-//! Memory: constant. A line names its parent by id, and the parent of every entry is the leaf, which the entries before
+//! Media stands before the first entry that names it, in lines of type `blob`: its hash, and its bytes in base64, in
+//! pieces of at most [`PIECE_BYTES_MAX`].
+//!
+//! Memory: constant, but for 32 bytes for each blob. A line names its parent by id, and the parent of every entry is the leaf, which the entries before
 //! it tell: the last one in the tree, unless a `leaf_moved` named another. So no table from seq to id is needed.
 
+use std::collections::HashSet;
 use std::io::Write;
 
 use sapwood_core::entry::{LOG_VERSION, Stance, codec, line};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Body, EntryId, Kind, Record, Seq};
+use sapwood_core::{BlobHash, Body, EntryId, Kind, Record, Seq};
 
 use super::ExportError;
 use crate::header::Header;
+use crate::import::text::encode_base64;
+
+/// Most bytes of a blob in one line.
+pub const PIECE_BYTES_MAX: usize = 3 << 20;
 
 /// Writes one session. What it writes to should be buffered.
 pub struct Exporter<W> {
@@ -19,6 +27,7 @@ pub struct Exporter<W> {
     buffer: Vec<u8>,
     last: Seq,
     leaf: Leaf,
+    blobs: HashSet<BlobHash>,
 }
 
 /// The leaf as the entries so far leave it.
@@ -32,7 +41,13 @@ enum Leaf {
 
 impl<W: Write> Exporter<W> {
     pub fn new(out: W) -> Self {
-        Self { out, buffer: Vec::with_capacity(4 << 10), last: Seq::ZERO, leaf: Leaf::None }
+        Self {
+            out,
+            buffer: Vec::with_capacity(4 << 10),
+            last: Seq::ZERO,
+            leaf: Leaf::None,
+            blobs: HashSet::new(),
+        }
     }
 
     pub fn header(&mut self, summary: &Summary) -> Result<(), ExportError> {
@@ -40,6 +55,35 @@ impl<W: Write> Exporter<W> {
         serde_json::to_writer(&mut self.buffer, &Header::of(summary)).map_err(std::io::Error::from)?;
         self.buffer.push(b'\n');
         self.out.write_all(&self.buffer)?;
+        Ok(())
+    }
+
+    /// The blobs that have to be written before a record.
+    pub fn missing_blobs(&self, record: &Record) -> Result<Vec<BlobHash>, ExportError> {
+        // Most bodies have none, and are not read for it.
+        if !names_blob(&record.body) {
+            return Ok(Vec::new());
+        }
+        let body =
+            record.decode().map_err(|source| ExportError::Unreadable { seq: record.meta.seq, source })?;
+        Ok(body.blobs().into_iter().filter(|blob| !self.blobs.contains(blob)).collect())
+    }
+
+    /// A blob that the next record names.
+    pub fn blob(&mut self, blob: BlobHash, bytes: &[u8]) -> Result<(), ExportError> {
+        if !self.blobs.insert(blob) {
+            return Ok(());
+        }
+        let pieces = bytes.len().div_ceil(PIECE_BYTES_MAX).max(1);
+        for number in 0..pieces {
+            let from = number * PIECE_BYTES_MAX;
+            let data = encode_base64(&bytes[from..bytes.len().min(from + PIECE_BYTES_MAX)]);
+            let line = format!(
+                "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{},\"pieces\":{pieces},\"data\":\"{data}\"}}\n",
+                number + 1
+            );
+            self.out.write_all(line.as_bytes())?;
+        }
         Ok(())
     }
 
@@ -98,4 +142,8 @@ fn renewed(record: &Record) -> Result<Record, ExportError> {
     let unreadable = |source| ExportError::Unreadable { seq: record.meta.seq, source };
     let body = codec::encode(&record.decode().map_err(unreadable)?);
     Ok(Record { meta: record.meta.clone(), version: LOG_VERSION, body })
+}
+
+fn names_blob(body: &[u8]) -> bool {
+    body.windows(7).any(|window| window == b"\"blob\":")
 }

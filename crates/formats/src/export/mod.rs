@@ -1,6 +1,12 @@
-//! Sessions out, one file per format. Each is fed record by record, in order, so that memory stays flat.
+//! Sessions out, one file per format. [`jsonl`] and [`tree`] write the whole log, record by record, so that memory stays
+//! flat. [`messages`] writes what a model would receive; the others the active path, for people or other programs.
 
+pub mod html;
 pub mod jsonl;
+pub mod markdown;
+pub mod messages;
+pub mod role_files;
+pub mod tree;
 
 use sapwood_core::Seq;
 use sapwood_core::entry::codec::CodecError;

@@ -1,10 +1,27 @@
-//! Sessions in, one file per format. An importer is fed lines and gives drafts; what it cannot use it reports by line,
-//! and goes on with the rest.
+//! Sessions in, one file per format. An importer is fed lines; what it cannot use it reports by line, and goes on with
+//! the rest.
+//!
+//! Sapwood's own files ([`sapwood`]) become drafts as they are. Foreign ones take two steps: a [`Reader`] turns lines into
+//! a [`harvest::Harvest`], which says what was there and how it hung together, and a [`grow::Grower`] turns that into
+//! drafts that extend what the store has of the session already.
 
+mod blocks;
+pub mod claude_code;
+pub mod codex;
+pub mod detect;
+pub mod gemini_cli;
+pub mod grow;
+pub mod harvest;
+pub mod messages;
+pub mod opencode;
+pub mod pi;
+pub mod role_files;
 mod rows;
 pub mod sapwood;
+pub mod text;
 
-use sapwood_core::entry::LOG_VERSION;
+use harvest::{Harvest, Key};
+use sapwood_core::entry::{CustomInfo, LOG_VERSION};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{EntryId, Kind, Seq};
 
@@ -12,6 +29,8 @@ use sapwood_core::{EntryId, Kind, Seq};
 pub const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + (64 << 10);
 /// After so many problems a file is given up: it is not what it was taken for.
 pub const PROBLEMS_MAX: usize = 1_000;
+/// Largest file that is read as one JSON document.
+pub const DOCUMENT_BYTES_MAX: usize = 256 << 20;
 
 /// Something that is wrong with a file, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +76,24 @@ pub enum Trouble {
     KeptOffPath { id: EntryId },
     #[error("there are too many problems or entries; the rest of the file was left out")]
     GivenUp,
+    #[error("its parent is not in the file before it; it hangs from the entry before it")]
+    LostParent,
+    #[error("a record with this id was there already; this one was left out")]
+    Repeated,
+    #[error("a {kind} names a record that is not in the file; it was left out", kind = kind.as_str())]
+    UnknownSource { kind: Kind },
+    #[error("{what}; U+FFFD stands for it now")]
+    Mended { what: &'static str },
+    #[error("part of it was left out: {why}")]
+    LeftOut { why: String },
+    #[error(
+        "this is a JSONL store's own file of a fork, which holds only what is its own: export the session instead"
+    )]
+    StoreFork,
+    #[error("the store has another session under this id; it is left as it is")]
+    Differs,
+    #[error("it continues {base}, which is not beside it; only its own part was taken")]
+    MissingBase { base: String },
 }
 
 impl Trouble {
@@ -80,7 +117,181 @@ impl Trouble {
             Trouble::UnknownTarget { .. } => "import.unknown_target",
             Trouble::KeptOffPath { .. } => "import.kept_off_path",
             Trouble::GivenUp => "import.given_up",
+            Trouble::LostParent => "import.missing_parent",
+            Trouble::Repeated => "import.duplicate",
+            Trouble::UnknownSource { .. } => "import.unknown_target",
+            Trouble::Mended { .. } => "import.mended",
+            Trouble::LeftOut { .. } => "import.left_out",
+            Trouble::StoreFork => "import.store_fork",
+            Trouble::Differs => "import.differs",
+            Trouble::MissingBase { .. } => "import.missing_base",
         }
+    }
+}
+
+/// The formats that are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Sapwood,
+    Operator,
+    Pi,
+    ClaudeCode,
+    Codex,
+    OpenCode,
+    GeminiCli,
+    RoleFiles,
+    Messages,
+}
+
+impl Format {
+    pub const ALL: &'static [Format] = &[
+        Format::Sapwood,
+        Format::Operator,
+        Format::Pi,
+        Format::ClaudeCode,
+        Format::Codex,
+        Format::OpenCode,
+        Format::GeminiCli,
+        Format::RoleFiles,
+        Format::Messages,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Format::Sapwood => "sapwood",
+            Format::Operator => "operator",
+            Format::Pi => "pi",
+            Format::ClaudeCode => "claude-code",
+            Format::Codex => "codex",
+            Format::OpenCode => "opencode",
+            Format::GeminiCli => "gemini-cli",
+            Format::RoleFiles => "role-files",
+            Format::Messages => "messages",
+        }
+    }
+
+    /// Who signs what the source's agent said.
+    pub fn agent(self) -> Option<sapwood_core::Principal> {
+        let name = self.as_str().parse().ok()?;
+        Some(sapwood_core::Principal::Agent(name))
+    }
+
+    /// Whether a file is one JSON document, which is read as a whole.
+    pub fn is_document(self, first_byte: u8) -> bool {
+        match self {
+            Format::RoleFiles => true,
+            Format::Messages | Format::GeminiCli => first_byte == b'[' || first_byte == b'{',
+            _ => false,
+        }
+    }
+}
+
+/// An importer of a foreign format.
+pub trait Reader {
+    /// Reads the next line, its line break included. Of a line that is too long only the beginning comes.
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest);
+    /// Reads a file that is one JSON document.
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+        self.push_line(bytes, 1, harvest);
+    }
+    /// What was held back until the end.
+    fn finish(&mut self, _harvest: &mut Harvest) {}
+}
+
+/// The reader of a format. `name` is what the source is called, for formats that have no id of their own.
+pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
+    Some(match format {
+        Format::Sapwood => return None,
+        Format::Operator => Box::new(pi::Importer::new(pi::Dialect::Operator)),
+        Format::Pi => Box::new(pi::Importer::new(pi::Dialect::Pi)),
+        Format::ClaudeCode => Box::new(claude_code::Importer::new(name)),
+        Format::Codex => Box::new(codex::Importer::default()),
+        Format::OpenCode => Box::new(opencode::Importer::default()),
+        Format::GeminiCli => Box::new(gemini_cli::Importer::new(name)),
+        Format::RoleFiles => Box::new(role_files::Importer::default()),
+        Format::Messages => Box::new(messages::Importer::new(name)),
+    })
+}
+
+/// What the end of a line says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Whole,
+    /// The file ends without a line break.
+    Cut,
+}
+
+/// Where pieces of a document begin. They are asked for mostly in order, so that each byte is looked at once.
+struct Lines<'a> {
+    document: &'a [u8],
+    offset: usize,
+    line: u64,
+}
+
+impl<'a> Lines<'a> {
+    fn new(document: &'a [u8]) -> Self {
+        Self { document, offset: 0, line: 1 }
+    }
+
+    /// The line that `piece`, a slice of the document, begins on.
+    fn of(&mut self, piece: &str) -> u64 {
+        let offset = (piece.as_ptr() as usize).saturating_sub(self.document.as_ptr() as usize);
+        let offset = offset.min(self.document.len());
+        if offset < self.offset {
+            (self.offset, self.line) = (0, 1);
+        }
+        let passed = &self.document[self.offset..offset];
+        self.line += passed.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.offset = offset;
+        self.line
+    }
+}
+
+/// Hands a line to `read`, which parses it and takes it in if that worked. A line that cannot be read is reported, after
+/// what can be mended of it was mended.
+fn read_json_line(
+    line: &[u8],
+    number: u64,
+    harvest: &mut Harvest,
+    mut read: impl FnMut(&[u8], &mut Harvest) -> Result<(), serde_json::Error>,
+) {
+    harvest.line = number;
+    if line.len() > LINE_BYTES_MAX {
+        harvest.report(Trouble::TooLong);
+        return;
+    }
+    let ending = if line.ends_with(b"\n") { Ending::Whole } else { Ending::Cut };
+    let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| number == 1).unwrap_or(line).trim_ascii();
+    if line.is_empty() {
+        return;
+    }
+    let Err(error) = read(line, harvest) else { return };
+    if let Some(mended) = text::mend(line)
+        && read(&mended, harvest).is_ok()
+    {
+        let what = match std::str::from_utf8(line) {
+            Ok(_) => "it has half of a surrogate pair",
+            Err(_) => "it has bytes that are not UTF-8",
+        };
+        harvest.report(Trouble::Mended { what });
+        return;
+    }
+    harvest.report(match ending {
+        Ending::Cut if error.is_eof() => Trouble::Torn,
+        _ => Trouble::BadLine { why: error.to_string() },
+    });
+}
+
+/// A record that has no counterpart here, kept as it is.
+fn keep_record(format: Format, kind: &str, key: Key, line: &[u8], harvest: &mut Harvest) {
+    let kind: String = kind.chars().take(64).collect();
+    let kept = std::str::from_utf8(line).ok().and_then(text::keep_json);
+    match kept {
+        Some(data) => {
+            let custom_type = format!("{}:{kind}", format.as_str());
+            harvest.note(key, CustomInfo { custom_type, data });
+        }
+        None => harvest.report(Trouble::BadLine { why: "it is nested too deep to be kept".to_owned() }),
     }
 }
 

@@ -13,16 +13,20 @@ use std::collections::HashMap;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::entry::line::{Line, read_line};
 use sapwood_core::entry::{CustomInfo, LOG_VERSION, LeafMoved, Stance};
-use sapwood_core::port::store::BODY_BYTES_MAX;
-use sapwood_core::{Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
+use sapwood_core::port::store::{BLOB_BYTES_MAX, BODY_BYTES_MAX};
+use sapwood_core::{BlobHash, Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
 use serde::Deserialize;
 
 use super::rows::{ENTRIES_MAX, Index, Rows};
+use super::text::decode_base64;
 use super::{LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Trouble};
 use crate::header::{HEADER_TYPE, Header};
 
 /// A line of this length or less cannot hold a body that is too large.
 const BODY_BYTES_SURE: usize = BODY_BYTES_MAX - (4 << 10);
+
+/// How a line with a piece of a blob begins.
+const BLOB_HEAD: &[u8] = b"{\"type\":\"blob\",";
 
 /// Takes one file in, line by line.
 #[derive(Default)]
@@ -38,6 +42,25 @@ pub struct Importer {
     due: Option<Seq>,
     problems: Vec<Problem>,
     seen: Seen,
+    /// A blob that goes on in the next line.
+    partial: Option<Partial>,
+    blobs: Vec<Vec<u8>>,
+}
+
+struct Partial {
+    blob: BlobHash,
+    piece: usize,
+    bytes: Vec<u8>,
+}
+
+/// A piece of a blob.
+#[derive(Deserialize)]
+struct BlobLine<'a> {
+    blob: BlobHash,
+    piece: usize,
+    pieces: usize,
+    #[serde(borrow)]
+    data: std::borrow::Cow<'a, str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +100,11 @@ impl Importer {
         &self.problems
     }
 
+    /// The blobs that came since this was asked last; the entries that name them come after.
+    pub fn take_blobs(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.blobs)
+    }
+
     /// Entries taken so far.
     pub fn entries(&self) -> usize {
         self.rows.len()
@@ -101,6 +129,10 @@ impl Importer {
         if line.is_empty() {
             return;
         }
+        if line.starts_with(BLOB_HEAD) {
+            self.take_blob(line, number);
+            return;
+        }
         if is_header(line) {
             self.take_header(line, number);
             return;
@@ -122,6 +154,30 @@ impl Importer {
         }
     }
 
+    fn take_blob(&mut self, line: &[u8], number: u64) {
+        let bad = |why: &str| Trouble::BadLine { why: why.to_owned() };
+        let Ok(piece) = serde_json::from_slice::<BlobLine<'_>>(line) else {
+            return self.report(number, bad("a piece of a blob cannot be read"));
+        };
+        let Some(bytes) = decode_base64(&piece.data) else {
+            return self.report(number, bad("a piece of a blob is not base64"));
+        };
+        let partial = self.partial.take().filter(|partial| partial.blob == piece.blob);
+        let mut partial = partial.unwrap_or(Partial { blob: piece.blob, piece: 0, bytes: Vec::new() });
+        if piece.piece != partial.piece + 1 || partial.bytes.len() + bytes.len() > BLOB_BYTES_MAX {
+            return self.report(number, bad("a piece of a blob is missing, or it is too large"));
+        }
+        partial.piece = piece.piece;
+        partial.bytes.extend_from_slice(&bytes);
+        if piece.piece < piece.pieces {
+            self.partial = Some(partial);
+        } else if BlobHash::of(&partial.bytes) == piece.blob {
+            self.blobs.push(partial.bytes);
+        } else {
+            self.report(number, bad("a blob does not have the hash it goes by"));
+        }
+    }
+
     fn take_header(&mut self, line: &[u8], number: u64) {
         if self.seen != Seen::Nothing {
             self.report(number, Trouble::SecondHeader);
@@ -133,6 +189,10 @@ impl Importer {
         match serde_json::from_slice::<Header>(line) {
             Ok(header) if header.version > LOG_VERSION => {
                 self.report(number, Trouble::TooNew { found: header.version });
+                self.seen = Seen::End;
+            }
+            Ok(header) if header.base.is_some() => {
+                self.report(number, Trouble::StoreFork);
                 self.seen = Seen::End;
             }
             Ok(header) => self.header = Some(header),

@@ -262,7 +262,7 @@ fn part_name(part: &Part) -> &'static str {
 }
 
 /// How deep objects and arrays are nested in this JSON. Looks at brackets only, so it cannot overflow any stack.
-fn nesting(json: &str) -> usize {
+pub(crate) fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
     for byte in json.bytes() {
         match byte {

@@ -66,14 +66,7 @@ fn summary_of(context: &Context) -> String {
 
 fn output(call: &str, text: &str) -> Vec<Body> {
     let call_part = Part::tool_call(call, "run", Json::parse("{}").unwrap());
-    let asked = AssistantMessage {
-        parts: vec![call_part],
-        model: None,
-        usage: None,
-        cost_nano_usd: None,
-        stop: Stop::ToolUse,
-        ..said("")
-    };
+    let asked = AssistantMessage { parts: vec![call_part], stop: Stop::ToolUse, ..said("") };
     let result = ToolResult {
         call_id: call.to_owned(),
         tool: Some("run".to_owned()),

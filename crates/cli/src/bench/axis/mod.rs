@@ -1,10 +1,13 @@
 //! The axes. Each takes the stage, measures, and gives its figures.
 
 pub mod append;
+pub mod compaction;
 pub mod context;
 pub mod disk;
 pub mod fork;
 pub mod full;
+pub mod import;
 pub mod list;
 pub mod memory;
 pub mod search;
+pub mod turn;

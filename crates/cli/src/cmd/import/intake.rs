@@ -9,7 +9,7 @@ use sapwood::formats::import::{LINE_BYTES_MAX, Problem, Trouble as FileTrouble};
 use sapwood::{EntryId, Seq, SessionId};
 
 use super::source::Source;
-use super::{Report, Trouble, print};
+use super::{Report, Trouble, print, trouble_of};
 use crate::failure::{Failure, Result};
 use crate::wiring::App;
 
@@ -40,8 +40,16 @@ async fn take_session(
     dry_run: bool,
 ) -> Result<(Report, Option<(Vec<u8>, u64)>)> {
     let mut importer = Importer::default();
-    let mut intake =
-        Intake { app, target: None, before: Seq::ZERO, taken: 0, skipped: 0, trouble: Vec::new(), dry_run };
+    let mut intake = Intake {
+        app,
+        target: None,
+        before: Seq::ZERO,
+        taken: 0,
+        skipped: 0,
+        trouble: Vec::new(),
+        blobs: Vec::new(),
+        dry_run,
+    };
     let mut drafts = Vec::new();
     let mut next_header = None;
     if let Some((line, number)) = first {
@@ -52,6 +60,7 @@ async fn take_session(
         let Some((line, number)) = source.next_line(LINE_BYTES_MAX)? else { break };
         let is_first = importer.header().is_none() && importer.problems().is_empty();
         importer.push_line(line, number, &mut drafts);
+        intake.blobs.append(&mut importer.take_blobs());
         if ends_session(importer.problems(), number) {
             next_header = Some((line.to_vec(), number));
         }
@@ -82,6 +91,8 @@ struct Intake<'a> {
     taken: u64,
     skipped: u64,
     trouble: Vec<Trouble>,
+    /// Named by the entries that come next.
+    blobs: Vec<Vec<u8>>,
     dry_run: bool,
 }
 
@@ -151,13 +162,19 @@ impl Intake<'_> {
                     return Err(Failure::new("import.differs", message));
                 }
                 self.skipped += 1;
+                self.blobs.clear();
                 return Ok(());
             }
             let session = session.clone();
             self.target = Some(self.extend(session).await?);
         }
         match &mut self.target {
-            Some(Target::Writing(import)) => Ok(import.push(draft).await?),
+            Some(Target::Writing(import)) => {
+                for bytes in self.blobs.drain(..) {
+                    self.app.engine.store().put_blob(&self.app.scope, bytes).await?;
+                }
+                Ok(import.push(draft).await?)
+            }
             Some(Target::Counting | Target::Existing { .. } | Target::Refused) | None => Ok(()),
         }
     }
@@ -224,10 +241,6 @@ impl Intake<'_> {
         let now = self.app.engine.summary(&self.app.scope, &header.id).await;
         now.map_or(0, |summary| u64::from(summary.head.seq.0.saturating_sub(self.before.0)))
     }
-}
-
-fn trouble_of(problem: &Problem) -> Trouble {
-    Trouble { line: Some(problem.line), code: problem.what.code().into(), message: problem.what.to_string() }
 }
 
 /// The id the store has at a seq. The log is read in pages, as it is compared from front to back.

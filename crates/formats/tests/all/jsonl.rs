@@ -1,8 +1,6 @@
 //! Sapwood's own JSONL, out and in: nothing is lost (I11), damage is reported by line, and whatever comes in can be
 //! placed.
 
-#![allow(clippy::unwrap_used)] // A test may panic, its helpers too.
-
 use proptest::prelude::*;
 use sapwood_core::entry::{
     ArtifactPut, ArtifactUse, CustomInfo, Graft, GraftWhat, LOG_VERSION, MemberChanged, Meta, Round,

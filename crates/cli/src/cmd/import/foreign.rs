@@ -1,0 +1,339 @@
+//! A file of another program into the store. One thread reads and parses; this one writes what is new. At most a few
+//! batches are under way, so that memory stays flat whatever the file's size.
+
+use std::path::{Path, PathBuf};
+
+use sapwood::core::port::store::NewSession;
+use sapwood::engine::import::{Intake, Mode, Taken};
+use sapwood::formats::import::codex::{Base, Importer as Codex};
+use sapwood::formats::import::harvest::{Harvest, Step};
+use sapwood::formats::import::{
+    DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
+};
+use sapwood::store::opencode::Database;
+use tokio::sync::mpsc;
+
+use super::source::Source;
+use super::{Report, trouble_of};
+use crate::failure::{Failure, Result};
+use crate::wiring::App;
+
+/// How many steps, and how many bytes of lines, one batch carries.
+const BATCH_STEPS: usize = 512;
+const BATCH_BYTES: usize = 2 << 20;
+/// How many batches may wait.
+const BATCHES_MAX: usize = 4;
+/// A file that has not said its session's name after so many steps does not have one.
+const NAMELESS_STEPS_MAX: usize = 100_000;
+/// Longest chain of rollouts that go on from each other.
+const BASES_MAX: usize = 64;
+
+/// What the reading thread hands over.
+#[derive(Default)]
+struct Batch {
+    session: Option<NewSession>,
+    steps: Vec<Step>,
+    blobs: Vec<Vec<u8>>,
+    problems: Vec<Problem>,
+}
+
+/// Takes one file in. A database holds many sessions, and gives a report for each.
+pub async fn take_file(app: &App, source: Source, format: Format, mode: Mode) -> Result<Vec<Report>> {
+    if format == Format::OpenCode {
+        return take_database(app, &source.path, mode).await;
+    }
+    let name = source.name.clone();
+    let (sender, batches) = mpsc::channel(BATCHES_MAX);
+    let reading = std::thread::spawn(move || read_file(source, format, &sender));
+    let report = take_batches(app, format, mode, &name, batches).await?;
+    let read =
+        reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader broke off")))?;
+    Ok(vec![with_failure(report, read)])
+}
+
+fn with_failure(mut report: Report, read: Result<()>) -> Report {
+    if let Err(failure) = read {
+        report.problems.push(super::Trouble { line: None, code: failure.code, message: failure.message });
+    }
+    report
+}
+
+async fn take_batches(
+    app: &App,
+    format: Format,
+    mode: Mode,
+    name: &str,
+    mut batches: mpsc::Receiver<Batch>,
+) -> Result<Report> {
+    let mut intake = app.engine.begin_intake(&app.scope, format, mode);
+    let mut harvest = Harvest::default();
+    let mut broken = None;
+    while let Some(batch) = batches.recv().await {
+        harvest.session = harvest.session.or(batch.session);
+        harvest.steps.extend(batch.steps);
+        harvest.blobs.extend(batch.blobs);
+        harvest.problems.extend(batch.problems);
+        if let Err(error) = intake.take(&mut harvest).await {
+            broken = Some(error.into());
+            break;
+        }
+        if is_hopeless(&mut harvest) {
+            break;
+        }
+    }
+    drop(batches);
+    let taken = match broken {
+        Some(failure) => Err(failure),
+        None => finish(intake, &mut harvest).await,
+    };
+    report_of(format, mode, name, harvest, taken)
+}
+
+async fn finish(intake: Intake, harvest: &mut Harvest) -> Result<Taken> {
+    Ok(intake.finish(harvest).await?)
+}
+
+fn is_hopeless(harvest: &mut Harvest) -> bool {
+    let nameless = harvest.session.is_none() && harvest.steps.len() > NAMELESS_STEPS_MAX;
+    let faulty = harvest.problems.len() >= PROBLEMS_MAX;
+    if faulty || nameless {
+        harvest.problems.truncate(PROBLEMS_MAX - 1);
+        harvest.report(Fault::GivenUp);
+    }
+    faulty || nameless
+}
+
+/// What only concerns this session becomes a problem of it; a store that cannot go on ends the command.
+fn report_of(
+    format: Format,
+    mode: Mode,
+    name: &str,
+    harvest: Harvest,
+    taken: Result<Taken>,
+) -> Result<Report> {
+    let mut problems: Vec<super::Trouble> = harvest.problems.iter().map(trouble_of).collect();
+    let taken = match taken {
+        Ok(taken) => taken,
+        Err(failure) if failure.code.starts_with("store.") => return Err(failure),
+        Err(failure) => {
+            problems.push(super::Trouble { line: None, code: failure.code, message: failure.message });
+            Taken { added: 0, skipped: 0, is_in: false }
+        }
+    };
+    if harvest.session.is_none() && problems.is_empty() {
+        let message = "there is no session in it".to_owned();
+        problems.push(super::Trouble { line: None, code: "import.empty", message });
+    }
+    Ok(Report {
+        session: harvest.session.map(|session| session.id.to_string()),
+        source: name.to_owned(),
+        format: Some(format.as_str()),
+        added: taken.added,
+        skipped: taken.skipped,
+        problems,
+        dry_run: mode == Mode::DryRun,
+        taken: taken.is_in,
+    })
+}
+
+/// Gathers what a reader says into batches.
+struct Sending<'a> {
+    harvest: Harvest,
+    bytes: usize,
+    to: &'a mpsc::Sender<Batch>,
+    named: bool,
+}
+
+/// Nobody takes any more: the reader ends.
+struct Gone;
+
+impl Sending<'_> {
+    fn after(&mut self, line_bytes: usize) -> std::result::Result<(), Gone> {
+        self.bytes += line_bytes;
+        if self.harvest.steps.len() >= BATCH_STEPS || self.bytes >= BATCH_BYTES {
+            return self.send();
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> std::result::Result<(), Gone> {
+        self.bytes = 0;
+        let session = self.harvest.session.clone().filter(|_| !self.named);
+        self.named |= session.is_some();
+        let batch = Batch {
+            session,
+            steps: std::mem::take(&mut self.harvest.steps),
+            blobs: std::mem::take(&mut self.harvest.blobs),
+            problems: std::mem::take(&mut self.harvest.problems),
+        };
+        self.to.blocking_send(batch).map_err(|_| Gone)
+    }
+}
+
+fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Batch>) -> Result<()> {
+    let mut sending = Sending { harvest: Harvest::default(), bytes: 0, to, named: false };
+    let first = source.beginning.trim_ascii_start().first().copied().unwrap_or_default();
+    if format == Format::Codex {
+        return read_codex(source, &mut sending);
+    }
+    let Some(mut reader) = reader(format, &source_name(&source.path, format)) else { return Ok(()) };
+    if format.is_document(first) {
+        match source.read_all(DOCUMENT_BYTES_MAX)? {
+            Some(bytes) => reader.push_document(&bytes, &mut sending.harvest),
+            None => sending.harvest.report(Fault::TooLong),
+        }
+        if let Some(feed) = feed_beside(&source.path, format) {
+            reader.push_document(&feed, &mut sending.harvest);
+        }
+    } else if !read_lines(&mut source, &mut sending, &mut |line, number, harvest| {
+        reader.push_line(line, number, harvest);
+    })? {
+        return Ok(());
+    }
+    reader.finish(&mut sending.harvest);
+    // Whoever took the batches has seen enough, if not this one.
+    let _ = sending.send();
+    Ok(())
+}
+
+/// Whether it came to the end.
+fn read_lines(
+    source: &mut Source,
+    sending: &mut Sending<'_>,
+    each: &mut dyn FnMut(&[u8], u64, &mut Harvest),
+) -> Result<bool> {
+    while let Some((line, number)) = source.next_line(LINE_BYTES_MAX)? {
+        let bytes = line.len();
+        each(line, number, &mut sending.harvest);
+        if sending.after(bytes).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A rollout, with what it goes on from in front of its own lines.
+fn read_codex(mut source: Source, sending: &mut Sending<'_>) -> Result<()> {
+    let mut codex = Codex::default();
+    let base = Codex::base_of(source.first_line());
+    if let Some(base) = base
+        && let Some((line, number)) = source.next_line(LINE_BYTES_MAX)?
+    {
+        codex.push_line(line, number, &mut sending.harvest);
+        read_bases(&source.path, base, &mut codex, sending)?;
+    }
+    if read_lines(&mut source, sending, &mut |line, number, harvest| codex.push_line(line, number, harvest))?
+    {
+        codex.finish(&mut sending.harvest);
+        let _ = sending.send();
+    }
+    Ok(())
+}
+
+fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<'_>) -> Result<()> {
+    let mut chain: Vec<(PathBuf, Base)> = Vec::new();
+    let mut next = Some(base);
+    while let Some(base) = next.take().filter(|_| chain.len() < BASES_MAX) {
+        let known = |found: &PathBuf| found != path && chain.iter().all(|(before, _)| before != found);
+        let Some(found) = find_rollout(path, &base.thread_id).filter(known) else {
+            sending.harvest.report(Fault::MissingBase { base: base.thread_id });
+            break;
+        };
+        let source = Source::open(&found, indicatif::ProgressBar::hidden())?;
+        next = Codex::base_of(source.first_line());
+        chain.push((found, base));
+    }
+    for (path, base) in chain.into_iter().rev() {
+        let mut source = Source::open(&path, indicatif::ProgressBar::hidden())?;
+        let end = base.end_ordinal_exclusive;
+        let whole = read_lines(&mut source, sending, &mut |line, number, harvest| {
+            codex.push_inherited(line, number, end, harvest);
+        })?;
+        if !whole {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The rollout of a thread: its file's name ends with the thread's id. It is anywhere under Codex's own folders, or
+/// else beside.
+fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
+    let root =
+        beside.ancestors().find(|path| path.ends_with("sessions") || path.ends_with("archived_sessions"));
+    let files: Vec<PathBuf> = match root {
+        Some(root) => {
+            let home = root.parent().unwrap_or(root);
+            let roots = [home.join("sessions"), home.join("archived_sessions")];
+            let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.is_dir()).collect();
+            super::source::expand(&roots).ok()?
+        }
+        None => {
+            let directory = beside.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let entries = std::fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+        }
+    };
+    files.into_iter().find(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let stem = name.trim_end_matches(".zst").trim_end_matches(".jsonl");
+        stem.ends_with(thread) && file != beside
+    })
+}
+
+/// What a source is called where its format has no ids: by its file, or for plain messages by where that is.
+fn source_name(path: &Path, format: Format) -> String {
+    if path.as_os_str() == "-" {
+        return "-".to_owned();
+    }
+    if format == Format::Messages {
+        return std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    }
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The feed of a role stands beside its transcript.
+fn feed_beside(path: &Path, format: Format) -> Option<Vec<u8>> {
+    let feed = path.with_file_name("feed.json");
+    let small = feed.metadata().is_ok_and(|metadata| metadata.len() <= DOCUMENT_BYTES_MAX as u64);
+    if format == Format::RoleFiles && small { std::fs::read(feed).ok() } else { None }
+}
+
+async fn take_database(app: &App, path: &Path, mode: Mode) -> Result<Vec<Report>> {
+    let database = Database::open(path)?;
+    let mut reports = Vec::new();
+    for session in database.sessions().map_err(|error| Failure::new("file.io", error.to_string()))? {
+        reports.push(take_database_session(app, &database, &session, path, mode).await?);
+    }
+    Ok(reports)
+}
+
+async fn take_database_session(
+    app: &App,
+    database: &Database,
+    session: &str,
+    path: &Path,
+    mode: Mode,
+) -> Result<Report> {
+    let mut intake = app.engine.begin_intake(&app.scope, Format::OpenCode, mode);
+    let mut harvest = Harvest::default();
+    let mut reader = sapwood::formats::import::opencode::Importer::default();
+    let mut number = 1;
+    reader.push_line(&database.session_line(session)?, number, &mut harvest);
+    let mut after = None;
+    loop {
+        let (lines, next) = database.message_lines(session, after)?;
+        for line in lines {
+            number += 1;
+            reader.push_line(&line, number, &mut harvest);
+        }
+        intake.take(&mut harvest).await?;
+        if next.is_none() || is_hopeless(&mut harvest) {
+            break;
+        }
+        after = next;
+    }
+    reader.finish(&mut harvest);
+    let taken = finish(intake, &mut harvest).await;
+    report_of(Format::OpenCode, mode, &path.display().to_string(), harvest, taken)
+}

@@ -1,0 +1,376 @@
+//! Sessions of other programs, in and out, through the binary.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::{World, on_each_store, parse_lines};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures").join(name)
+}
+
+fn import(world: &World, path: &Path) -> Value {
+    world.json(&["import", path.to_str().unwrap()])
+}
+
+fn copy(from: &str, to: &Path) {
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    std::fs::copy(fixture(from), to).unwrap();
+}
+
+#[test]
+fn every_format_is_detected_imported_searched_forked_and_imported_again() {
+    let cases = [
+        (
+            "claude-code.jsonl",
+            "claude-code",
+            &[
+                "Summary: the till added tax twice; cart.py is fixed.",
+                "Add a test for free items.",
+                "Added test_free_item.",
+            ][..],
+            "café",
+        ),
+        (
+            "codex.jsonl",
+            "codex",
+            &[
+                "How many lines has cart.py?",
+                "And tests?",
+                "Another model says: cart.py has 41 lines and one test.",
+                "Thank you.",
+                "You are welcome.",
+            ],
+            "welcome",
+        ),
+        (
+            "pi-v3.jsonl",
+            "pi",
+            &["Beans are sown in mid May.", "Ran `date`\n```\nFri Jan 2\n```", "And peas?", "Peas in March."],
+            "calendar",
+        ),
+        ("pi-v1.jsonl", "pi", &["Counted to two.", "Three?", "Four."], "Two"),
+        (
+            "operator.jsonl",
+            "operator",
+            &[
+                "Which mails are unread?",
+                "",
+                "3 unread",
+                "Three.",
+                "The user asked to delete them and thought better of it.",
+                "Read the first.",
+            ],
+            "inbox",
+        ),
+        (
+            "gemini-cli.jsonl",
+            "gemini-cli",
+            &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."],
+            "Removed",
+        ),
+        (
+            "role-transcript.json",
+            "role-files",
+            &[
+                "Node n1 was about naming. It is done.",
+                "Enter node n2.",
+                "Reading.",
+                "# Index",
+                "The index is empty.",
+            ],
+            "Named",
+        ),
+        ("messages-openai.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
+        ("messages-anthropic.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
+        ("messages.jsonl", "messages", &["Hello", "Hi", "Bye"], "Bye"),
+    ];
+    on_each_store(|world| {
+        for (name, format, context, word) in cases {
+            let path = fixture(name);
+            let dry = world.json(&["import", path.to_str().unwrap(), "--dry-run"]);
+            let report = import(world, &path);
+            assert_eq!(
+                (&report["format"], &report["problems"]),
+                (&json!(format), &json!([])),
+                "{name}: {report}"
+            );
+            assert_eq!(report["added"], dry["added"], "{name}: a dry run says what will be done");
+            let session = report["session"].as_str().unwrap();
+            assert_eq!(world.texts(session, None), context, "{name}");
+            assert_eq!(import(world, &path)["added"], 0, "{name}");
+            let hits = world.lines(&["search", word, "--session", session]);
+            assert!(!hits.is_empty(), "{name}: {word} is not found");
+            let fork = world.json(&["fork", session])["id"].as_str().unwrap().to_owned();
+            world.say(&fork, &["u:what if"]);
+            assert_eq!(world.texts(&fork, None).len(), context.len() + 1, "{name}");
+            assert_eq!(world.json(&["info", session])["origin"]["format"], *format);
+        }
+        assert_eq!(world.json(&["doctor"])["findings"], json!([]));
+    });
+}
+
+#[test]
+fn without_a_path_the_usual_places_are_searched() {
+    let world = World::new("sqlite");
+    copy(
+        "claude-code.jsonl",
+        &world.path(".claude/projects/-home-ada-shop/c0ffee00-0000-4000-8000-000000000007.jsonl"),
+    );
+    copy("codex.jsonl", &world.path(".codex/sessions/2026/03/04/rollout-2026-03-04T11-00-00-0199cccc-0000-7000-8000-000000000007.jsonl"));
+    copy("pi-v3.jsonl", &world.path(".pi/agent/sessions/--home-ada-garden--/2026_x.jsonl"));
+    copy("gemini-cli.jsonl", &world.path(".gemini/tmp/9f86d081/chats/session-2026-5b1e0000.jsonl"));
+    copy("operator.jsonl", &world.path(".operator/profiles/main/sessions/2026_x.jsonl"));
+    copy("role-transcript.json", &world.path(".a-society/state/p/flow-7/roles/curator/transcript.json"));
+    std::fs::write(
+        world.path(".a-society/state/p/flow-7/roles/curator/feed.json"),
+        r#"[{"id":"1","type":"user","label":"User","text":"Enter node n1."}]"#,
+    )
+    .unwrap();
+    let dry = world.lines(&["import", "--dry-run"]);
+    assert_eq!(dry.len(), 6, "{dry:?}");
+    assert_eq!(world.lines(&["ls"]).len(), 0);
+    let taken = world.lines(&["import"]);
+    let mut formats: Vec<&str> = taken.iter().map(|report| report["format"].as_str().unwrap()).collect();
+    formats.sort_unstable();
+    assert_eq!(formats, ["claude-code", "codex", "gemini-cli", "operator", "pi", "role-files"]);
+    assert_eq!(world.lines(&["ls"]).len(), 6);
+    assert!(world.lines(&["import"]).iter().all(|report| report["added"] == 0));
+    let empty = World::new("sqlite");
+    assert_eq!(empty.fail(1, &["import"])["code"], "import.nothing");
+}
+
+#[test]
+fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
+    let world = World::new("sqlite");
+    let day = world.path("codex/sessions/2026/03/04");
+    std::fs::create_dir_all(&day).unwrap();
+    let base = std::fs::read(fixture("codex.jsonl")).unwrap();
+    let packed = ruzstd::encoding::compress_to_vec(&base[..], ruzstd::encoding::CompressionLevel::Fastest);
+    std::fs::write(
+        day.join("rollout-2026-03-04T11-00-00-0199cccc-0000-7000-8000-000000000007.jsonl.zst"),
+        packed,
+    )
+    .unwrap();
+    let meta = json!({ "timestamp": "2026-03-05T00:00:00Z", "ordinal": 14, "type": "session_meta", "payload": {
+        "id": "0199cccc-0000-7000-8000-000000000008", "cwd": "/home/ada/shop",
+        "history_base": { "thread_id": "0199cccc-0000-7000-8000-000000000007", "end_ordinal_exclusive": 14, "end_byte_offset": 1 } } });
+    let own = json!({ "timestamp": "2026-03-05T00:00:01Z", "ordinal": 15, "type": "response_item", "payload": { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "On my own." }] } });
+    let fork = day.join("rollout-2026-03-05T00-00-00-0199cccc-0000-7000-8000-000000000008.jsonl");
+    std::fs::write(&fork, format!("{meta}\n{own}\n")).unwrap();
+    let reports = world.lines(&["import", world.path("codex").to_str().unwrap()]);
+    assert!(reports.iter().all(|report| report["problems"] == json!([])), "{reports:?}");
+    let texts = world.texts("0199cccc-0000-7000-8000-000000000008", None);
+    assert_eq!(texts[texts.len() - 2..], ["41 lines.", "On my own."]);
+    assert_eq!(
+        world.json(&["usage", "0199cccc-0000-7000-8000-000000000008"])["total"]["calls"],
+        0,
+        "counted where it was made"
+    );
+    let spent = world.json(&["usage", "0199cccc-0000-7000-8000-000000000007"]);
+    assert_eq!((&spent["total"]["calls"], &spent["total"]["input"]), (&json!(3), &json!(3000)));
+    assert_eq!(
+        world.json(&["ancestry", "0199cccc-0000-7000-8000-000000000008"])["parent"],
+        "0199cccc-0000-7000-8000-000000000007"
+    );
+    let lonely = world.path("lonely.jsonl");
+    std::fs::copy(&fork, &lonely).unwrap();
+    let report = World::new("sqlite").json(&["import", lonely.to_str().unwrap()]);
+    assert_eq!(report["problems"][0]["code"], "import.missing_base", "{report}");
+}
+
+#[test]
+fn an_opencode_database_gives_its_sessions() {
+    let world = World::new("sqlite");
+    let db = world.path("opencode.db");
+    let rows = std::fs::read_to_string(fixture("opencode-rows.jsonl")).unwrap();
+    let mut sql = String::from(
+        "CREATE TABLE session (id TEXT PRIMARY KEY, parent_id TEXT, title TEXT, directory TEXT, time_created INTEGER);
+         CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, data TEXT);
+         CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, data TEXT);\n",
+    );
+    let quoted = |value: &Value| format!("'{}'", value.to_string().replace('\'', "''"));
+    let mut message = String::new();
+    for row in parse_lines(&rows) {
+        let id = row["id"].as_str().unwrap();
+        match row["table"].as_str().unwrap() {
+            "session" => sql.push_str(&format!(
+                "INSERT INTO session VALUES ('{id}', NULL, 'Count words', '/home/ada/book', {});\n",
+                row["time_created"]
+            )),
+            "message" => {
+                message = id.to_owned();
+                sql.push_str(&format!(
+                    "INSERT INTO message VALUES ('{id}', 'ses_7', {}, {});\n",
+                    row["time_created"],
+                    quoted(&row["data"])
+                ));
+            }
+            _ => sql.push_str(&format!(
+                "INSERT INTO part VALUES ('{id}', '{message}', 'ses_7', 0, {});\n",
+                quoted(&row["data"])
+            )),
+        }
+    }
+    let made = Command::new("sqlite3").arg(&db).arg(sql).output().expect("cargo xtask test installs sqlite3");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let report = import(&world, &db);
+    assert_eq!((&report["session"], &report["problems"]), (&json!("ses_7"), &json!([])));
+    assert_eq!(world.texts("ses_7", None), ["How many words?", "", "1200 book.md", "1200 words."]);
+    assert_eq!(world.json(&["usage", "ses_7"])["total"]["cost_nano_usd"], 30_000_000);
+    assert_eq!(import(&world, &db)["added"], 0);
+}
+
+#[test]
+fn a_file_that_grew_extends_and_one_that_was_rewound_branches() {
+    on_each_store(|world| {
+        let text = std::fs::read_to_string(fixture("claude-code.jsonl")).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let file = world.path("c0ffee00-0000-4000-8000-000000000007.jsonl");
+        std::fs::write(&file, lines[..9].concat()).unwrap();
+        let session = import(world, &file)["session"].as_str().unwrap().to_owned();
+        assert_eq!(
+            world.texts(&session, None).last().unwrap(),
+            "total() calls tax() twice. One of them has to go."
+        );
+        std::fs::write(&file, lines[..12].concat()).unwrap();
+        import(world, &file);
+        assert_eq!(world.texts(&session, None).last().unwrap(), "That is a large step for one bug.");
+        std::fs::write(&file, lines[..16].concat()).unwrap();
+        let report = import(world, &file);
+        assert_eq!(report["problems"], json!([]));
+        let texts = world.texts(&session, None);
+        assert_eq!(texts.last().unwrap(), "Fixed; the test passes.");
+        assert!(!texts.contains(&"Rewrite everything in Rust.".to_owned()));
+        let tree = world.json(&["tree", &session]);
+        assert!(
+            tree["nodes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|node| node["children"].as_array().unwrap().len() > 1)
+        );
+    });
+}
+
+#[test]
+fn another_session_under_the_same_id_is_left_alone() {
+    let world = World::new("sqlite");
+    world.ok(&["new", "--id", "op-1"]);
+    world.say("op-1", &["u:mine"]);
+    let file = world.path("x.jsonl");
+    let text = "{\"type\":\"session_header\",\"id\":\"op-1\",\"timestamp\":5.5,\"cwd\":\"/\"}\n{\"type\":\"message\",\"id\":\"a\",\"parent_id\":null,\"message\":{\"role\":\"user\",\"content\":\"theirs\"}}\n";
+    std::fs::write(&file, text).unwrap();
+    let ran = world.run(&["import", file.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(parse_lines(&ran.out())[0]["problems"][0]["code"], "import.differs");
+    assert_eq!(world.texts("op-1", None), ["mine"]);
+}
+
+#[test]
+fn a_fork_file_of_a_jsonl_store_is_refused_and_not_taken_in_part() {
+    let world = World::new("jsonl");
+    let session = world.session(&["u:one", "a:two"]);
+    world.ok(&["fork", &session, "--id", "side"]);
+    world.say("side", &["u:own"]);
+    let root = world.path("store.jsonl");
+    let fork = walk(&root).into_iter().find(|file| {
+        std::fs::read_to_string(file).is_ok_and(|text| {
+            text.lines()
+                .next()
+                .is_some_and(|line| line.contains("\"id\":\"side\"") && line.contains("\"base\""))
+        })
+    });
+    let ran = World::new("sqlite").run(&["import", fork.unwrap().to_str().unwrap(), "--json"]);
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    assert_eq!(parse_lines(&ran.out())[0]["problems"][0]["code"], "import.store_fork");
+}
+
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(walk(&path)) } else { files.push(path) }
+    }
+    files
+}
+
+/// A one-pixel image.
+const PIXEL: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+#[test]
+fn media_goes_out_with_the_session_and_comes_in_again() {
+    for (from, to) in [("sqlite", "jsonl"), ("jsonl", "sqlite")] {
+        let (source, target) = (World::new(from), World::new(to));
+        let file = source.path("chat.json");
+        let messages = json!([{ "role": "user", "content": [{ "type": "text", "text": "look" }, { "type": "image_url", "image_url": { "url": format!("data:image/png;base64,{PIXEL}") } }] }, { "role": "assistant", "content": "a pixel" }]);
+        std::fs::write(&file, messages.to_string()).unwrap();
+        let session = import(&source, &file)["session"].as_str().unwrap().to_owned();
+        let bytes = source.run(&["export", &session]).stdout;
+        let ran = target.run_with(&["import", "-", "--json"], &bytes);
+        assert_eq!(parse_lines(&ran.out())[0]["problems"], json!([]), "{}", ran.stderr);
+        assert_eq!(target.run(&["export", &session]).stdout, bytes, "{from} to {to}");
+        let again = target.run_with(&["import", "-", "--json"], &bytes);
+        assert_eq!(parse_lines(&again.out())[0]["added"], 0);
+        for format in ["messages", "messages-anthropic", "pi", "html"] {
+            let out = target.run(&["export", &session, "--format", format]).out();
+            assert!(out.contains(PIXEL), "{format} has the image");
+        }
+    }
+}
+
+#[test]
+fn every_format_is_exported_and_pi_operator_and_role_files_come_back_the_same() {
+    let world = World::new("sqlite");
+    let session = import(&world, &fixture("pi-v3.jsonl"))["session"].as_str().unwrap().to_owned();
+    world.ok(&["branch", &session, "beans"]);
+    let texts = world.texts(&session, None);
+    for format in ["pi", "operator", "role-files"] {
+        let bytes = world.run(&["export", &session, "--format", format]).stdout;
+        let other = World::new("sqlite");
+        let ran = other.run_with(&["import", "-", "--from", format, "--json"], &bytes);
+        let report = &parse_lines(&ran.out())[0];
+        assert_eq!(report["problems"], json!([]), "{format}: {report}");
+        assert_eq!(other.texts(report["session"].as_str().unwrap(), None), texts, "{format}");
+    }
+    for format in ["messages", "messages-anthropic", "markdown", "html", "workflow", "jsonl"] {
+        let out = world.run(&["export", &session, "--format", format]);
+        assert_eq!(out.status, Some(0), "{format}: {}", out.stderr);
+        assert!(out.out().contains("When do I sow beans?"), "{format}");
+    }
+    let exports: Vec<Value> =
+        world.lines(&["audit"]).into_iter().filter(|line| line["action"] == "export").collect();
+    assert_eq!(exports.len(), 9);
+    let events = world.lines(&["events", &session]);
+    assert!(events.iter().any(|event| event["type"] == "session:exported"), "a workflow leaves a mark");
+}
+
+#[test]
+fn two_workflow_exports_are_the_same_bytes() {
+    let world = World::new("sqlite");
+    let session = world.session(&["u:one {{ x }}", "a:two"]);
+    let first = world.run(&["export", &session, "--format", "workflow"]).stdout;
+    assert_eq!(world.run(&["export", &session, "--format", "workflow"]).stdout, first);
+    assert!(String::from_utf8(first).unwrap().contains("one { { x }}"));
+}
+
+#[test]
+fn html_holds_nothing_that_a_browser_would_run_or_load() {
+    let world = World::new("sqlite");
+    let nasty = "<script>alert(1)</script> <img src=x onerror=alert(2)> [link](javascript:alert(3)) ![pic](http://evil.example/p.png)\n\n<iframe src=//evil.example></iframe>\n\n```html\n</pre><script>x</script>\n```";
+    let session = world.session(&[]);
+    world.ok(&["rename", &session, "</title><script>t</script>"]);
+    world.ok(&["inject", &session, "--role", "user", "--text", nasty]);
+    let call = json!({ "role": "assistant", "content": [{ "type": "tool_call", "call_id": "c", "name": "<b>", "input": { "x": "</pre><script>" } }] });
+    world.ok(&["inject", &session, "--message", &call.to_string()]);
+    let page = world.run(&["export", &session, "--format", "html"]).out().to_string();
+    let lower = page.to_ascii_lowercase();
+    for bad in ["<script", "<iframe", "<img", "href=\"javascript", "src=\"http", "<b>", "<link"] {
+        assert!(!lower.contains(bad), "{bad} is in the page");
+    }
+    assert!(lower.contains("content-security-policy"));
+    assert!(page.contains("&lt;script&gt;alert(1)"));
+}

@@ -1,0 +1,309 @@
+//! The whole tree as pi's session file, or operator's: the same records under other names. A record's id is its seq in
+//! eight hexadecimal digits, so that no table is needed but the one from entry ids to seqs, which compactions and labels
+//! name: 16 bytes for each entry.
+//!
+//! pi takes the last line for the leaf, so one is written for it at the end if the log's last entry is elsewhere;
+//! operator has `leaf` records. What has no counterpart goes out as an extension's data.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use sapwood_core::content::Part;
+use sapwood_core::entry::{AssistantMessage, Entry, Stance, Stop};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
+use serde_json::{Value, json};
+
+use super::ExportError;
+use super::messages::{Blobs, name_of, words};
+use crate::import::pi::Dialect;
+use crate::import::text::{encode_base64, write_rfc3339};
+
+/// Calls whose names are remembered for results that came without.
+const NAMES_MAX: usize = 10_000;
+/// What stands for a compaction without a summary.
+const LEFT_OUT: &str = "(Earlier messages were left out.)";
+
+pub struct Exporter<W> {
+    out: W,
+    dialect: Dialect,
+    ids: Vec<EntryId>,
+    names: HashMap<String, String>,
+    leaf: Option<Seq>,
+    /// What a reader takes for the leaf after the last line.
+    shown: Option<Seq>,
+    last_at: TimestampMs,
+}
+
+impl<W: Write> Exporter<W> {
+    pub fn new(out: W, dialect: Dialect) -> Self {
+        Self {
+            out,
+            dialect,
+            ids: Vec::new(),
+            names: HashMap::new(),
+            leaf: None,
+            shown: None,
+            last_at: TimestampMs::default(),
+        }
+    }
+
+    pub fn header(&mut self, summary: &Summary) -> Result<(), ExportError> {
+        let cwd = summary.cwd.as_deref().unwrap_or("/");
+        let at = write_rfc3339(summary.created_at);
+        let mut header = match self.dialect {
+            Dialect::Pi => {
+                json!({ "type": "session", "version": 3, "id": summary.id, "timestamp": at, "cwd": cwd })
+            }
+            Dialect::Operator => {
+                json!({ "type": "session_header", "id": summary.id, "timestamp": at, "cwd": cwd })
+            }
+        };
+        if let Some(parent) = summary.parent.as_ref() {
+            header[self.key("parentSession")] = json!(parent.session);
+        }
+        self.write(&header)
+    }
+
+    /// The next record, in order. `blobs` has the media it names, as far as they are wanted.
+    pub fn line(&mut self, record: &Record, blobs: &Blobs) -> Result<(), ExportError> {
+        let seq = record.meta.seq;
+        let entry = record.clone().into_entry().map_err(|source| ExportError::Unreadable { seq, source })?;
+        self.ids.push(entry.meta.id);
+        self.last_at = entry.meta.at;
+        match &entry.body {
+            Body::LeafMoved(moved) => {
+                self.leaf = moved.to.and_then(|to| self.seq_of(to));
+                if self.dialect == Dialect::Operator {
+                    let target = self.leaf.map(id_of);
+                    self.record(&entry, "leaf", json!({ "target_id": target }))?;
+                    self.shown = self.leaf;
+                }
+                return Ok(());
+            }
+            body => {
+                let (kind, fields) = self.fields(body, &entry, blobs);
+                self.record(&entry, kind, fields)?;
+            }
+        }
+        if entry.meta.kind.stance() == Stance::InTree {
+            self.leaf = Some(seq);
+            self.shown = Some(seq);
+        } else {
+            self.shown = entry.meta.parent;
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<W, ExportError> {
+        if self.dialect == Dialect::Pi && self.shown != self.leaf {
+            let at = write_rfc3339(self.last_at);
+            let next = Seq(u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1));
+            self.write(&json!({
+                "type": "custom", "id": id_of(next), "parentId": self.leaf.map(id_of), "timestamp": at,
+                "customType": "sapwood.leaf", "data": {},
+            }))?;
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn record(&mut self, entry: &Entry, kind: &str, fields: Value) -> Result<(), ExportError> {
+        let mut record = json!({ "type": kind, "id": id_of(entry.meta.seq) });
+        record[self.key("parentId")] = json!(entry.meta.parent.map(id_of));
+        record["timestamp"] = json!(write_rfc3339(entry.meta.at));
+        if let Value::Object(fields) = fields {
+            for (name, value) in fields {
+                record[self.key(&name)] = value;
+            }
+        }
+        self.write(&record)
+    }
+
+    fn write(&mut self, value: &Value) -> Result<(), ExportError> {
+        serde_json::to_writer(&mut self.out, value).map_err(std::io::Error::from)?;
+        self.out.write_all(b"\n")?;
+        Ok(())
+    }
+
+    fn fields(&mut self, body: &Body, entry: &Entry, blobs: &Blobs) -> (&'static str, Value) {
+        let at = entry.meta.at.0;
+        match body {
+            Body::UserMessage(user) => (
+                "message",
+                json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }),
+            ),
+            Body::AssistantMessage(answer) => {
+                ("message", json!({ "message": self.assistant(answer, at, blobs) }))
+            }
+            Body::ToolResult(result) => {
+                let name = result.tool.clone().or_else(|| self.names.get(&result.call_id).cloned());
+                let mut message = json!({ "role": self.word("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
+                message[self.key("toolCallId")] = json!(result.call_id);
+                message[self.key("toolName")] = json!(name.unwrap_or_else(|| "unknown".to_owned()));
+                message[self.key("isError")] = json!(result.is_error);
+                ("message", json!({ "message": message }))
+            }
+            Body::SystemNote(note) => (
+                "custom_message",
+                json!({ "customType": "sapwood.note", "content": note.text, "display": false }),
+            ),
+            Body::CustomMessage(custom) => {
+                let mut fields = json!({ "customType": custom.custom_type, "content": blocks(&custom.parts, blobs, self.dialect), "display": custom.display });
+                if let Some(details) = &custom.details {
+                    fields["details"] = details.to_value();
+                }
+                ("custom_message", fields)
+            }
+            Body::Compaction(compaction) => {
+                let kept = compaction.first_kept.and_then(|id| self.seq_of(id)).unwrap_or(entry.meta.seq);
+                let summary = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
+                (
+                    "compaction",
+                    json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) }),
+                )
+            }
+            Body::BranchSummary(branch) => {
+                let from = branch.from.and_then(|id| self.seq_of(id)).or(entry.meta.parent).map(id_of);
+                (
+                    "branch_summary",
+                    json!({ "summary": branch.summary, "fromId": from.unwrap_or_else(|| "root".to_owned()) }),
+                )
+            }
+            Body::ModelChanged(changed) => {
+                ("model_change", json!({ "provider": provider_of(&changed.model), "modelId": changed.model }))
+            }
+            Body::ThinkingChanged(changed) => {
+                ("thinking_level_change", json!({ "thinkingLevel": changed.level }))
+            }
+            Body::Label(label) => {
+                let target = self.seq_of(label.target).map(id_of);
+                ("label", json!({ "targetId": target, "label": label.text }))
+            }
+            Body::SessionNamed(named) => ("session_info", json!({ "name": named.title })),
+            Body::CustomInfo(info) => {
+                (self.custom(), json!({ "customType": info.custom_type, "data": info.data.to_value() }))
+            }
+            other => {
+                let encoded = sapwood_core::entry::codec::encode(other);
+                let data: Value = serde_json::from_slice(&encoded).unwrap_or(Value::Null);
+                (
+                    self.custom(),
+                    json!({ "customType": format!("sapwood.{}", other.kind().as_str()), "data": data }),
+                )
+            }
+        }
+    }
+
+    fn assistant(&mut self, answer: &AssistantMessage, at: i64, blobs: &Blobs) -> Value {
+        for call in answer.parts.iter().filter_map(Part::as_tool_call) {
+            if self.names.len() >= NAMES_MAX {
+                self.names.clear();
+            }
+            self.names.insert(call.call_id.clone(), call.name.clone());
+        }
+        let model = answer.model.as_deref().unwrap_or("unknown");
+        let usage = answer.usage.unwrap_or_default();
+        let total = usage.input + usage.output + usage.cache_read + usage.cache_write;
+        let dollars = answer.cost_nano_usd.unwrap_or(0) as f64 / 1e9;
+        let mut counts = json!({ "input": usage.input, "output": usage.output });
+        counts[self.key("cacheRead")] = json!(usage.cache_read);
+        counts[self.key("cacheWrite")] = json!(usage.cache_write);
+        counts[self.key("totalTokens")] = json!(total);
+        let mut cost = json!({ "input": 0, "output": 0, "total": dollars });
+        cost[self.key("cacheRead")] = json!(0);
+        cost[self.key("cacheWrite")] = json!(0);
+        counts["cost"] = cost;
+        let stop = match answer.stop {
+            Stop::Stop => "stop",
+            Stop::Length => "length",
+            Stop::ToolUse => self.word("toolUse"),
+            Stop::ContentFilter | Stop::Error => "error",
+            Stop::Aborted => "aborted",
+        };
+        let mut message = json!({
+            "role": "assistant", "content": blocks(&answer.parts, blobs, self.dialect), "api": "unknown",
+            "provider": provider_of(model), "model": model, "usage": counts, "timestamp": at,
+        });
+        message[self.key("stopReason")] = json!(stop);
+        message
+    }
+
+    fn custom(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Pi => "custom",
+            Dialect::Operator => "custom_info",
+        }
+    }
+
+    fn seq_of(&self, id: EntryId) -> Option<Seq> {
+        let place = self.ids.binary_search(&id).ok()?;
+        u32::try_from(place + 1).ok().map(Seq)
+    }
+
+    fn key(&self, name: &str) -> String {
+        dialect_name(self.dialect, name)
+    }
+
+    fn word(&self, name: &'static str) -> &'static str {
+        match (self.dialect, name) {
+            (Dialect::Operator, "toolResult") => "tool_result",
+            (Dialect::Operator, "toolUse") => "tool_use",
+            (_, name) => name,
+        }
+    }
+}
+
+/// `parentId` for pi is `parent_id` for operator.
+fn dialect_name(dialect: Dialect, name: &str) -> String {
+    if dialect == Dialect::Pi {
+        return name.to_owned();
+    }
+    let mut snake = String::with_capacity(name.len() + 4);
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
+
+fn id_of(seq: Seq) -> String {
+    format!("{:08x}", seq.0)
+}
+
+fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
+    let call_type = if dialect == Dialect::Pi { "toolCall" } else { "tool_call" };
+    let block = |part: &Part| match part {
+        Part::Text(text) => json!({ "type": "text", "text": text.text }),
+        Part::Reasoning(reasoning) => json!({ "type": "thinking", "thinking": reasoning.text }),
+        Part::ToolCall(call) => {
+            json!({ "type": call_type, "id": call.call_id, "name": call.name, "arguments": call.input.to_value() })
+        }
+        Part::Media(media) => match blobs.get(&media.blob).filter(|_| media.mime.starts_with("image/")) {
+            Some(bytes) => {
+                let mut image = json!({ "type": "image", "data": encode_base64(bytes) });
+                image[dialect_name(dialect, "mimeType")] = json!(media.mime);
+                image
+            }
+            None => json!({ "type": "text", "text": name_of(media) }),
+        },
+    };
+    parts.iter().map(block).collect()
+}
+
+/// pi names a provider beside the model.
+fn provider_of(model: &str) -> &'static str {
+    match model {
+        model if model.starts_with("claude") => "anthropic",
+        model if model.starts_with("gpt") || model.starts_with('o') => "openai",
+        model if model.starts_with("gemini") => "google",
+        _ => "unknown",
+    }
+}
+
+/// Words for a role's transcript, which holds text only.
+pub(super) fn plain(parts: &[Part]) -> String {
+    words(parts)
+}

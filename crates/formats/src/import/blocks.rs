@@ -1,0 +1,234 @@
+//! The pieces of a message as agents write them down: Anthropic's, OpenAI's and pi's blocks in one tolerant shape. Keys
+//! that are not known here are ignored; vendor signatures are among them, so they never get further (I12).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sapwood_core::content::{Part, Reasoning};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::Trouble;
+use super::harvest::Harvest;
+use super::text::{arguments_json, decode_base64, decode_data_url, input_json};
+use crate::message::PARTS_MAX;
+
+/// A message's content: a string, a block, or many.
+#[derive(Debug, Default)]
+pub(super) enum Content<'a> {
+    #[default]
+    Nothing,
+    Text(String),
+    Blocks(Vec<Block<'a>>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Block<'a> {
+    #[serde(rename = "type", borrow)]
+    pub kind: Cow<'a, str>,
+    pub text: Option<String>,
+    pub thinking: Option<String>,
+    pub redacted: Option<bool>,
+    #[serde(alias = "callID")]
+    pub id: Option<String>,
+    pub name: Option<String>,
+    #[serde(borrow)]
+    pub input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub arguments: Option<&'a RawValue>,
+    #[serde(alias = "tool_call_id", alias = "toolCallId")]
+    pub tool_use_id: Option<String>,
+    #[serde(borrow)]
+    pub content: Content<'a>,
+    pub is_error: Option<bool>,
+    #[serde(borrow)]
+    pub source: Option<Source<'a>>,
+    #[serde(borrow)]
+    pub data: Option<Cow<'a, str>>,
+    #[serde(alias = "mimeType", alias = "media_type", alias = "mime")]
+    pub mime_type: Option<String>,
+    #[serde(borrow)]
+    pub image_url: Option<ImageUrl<'a>>,
+    #[serde(alias = "filename")]
+    pub file_name: Option<String>,
+    #[serde(borrow)]
+    pub url: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Source<'a> {
+    #[serde(borrow)]
+    data: Option<Cow<'a, str>>,
+    media_type: Option<String>,
+    url: Option<String>,
+}
+
+/// OpenAI's two ways to name an image.
+#[derive(Debug)]
+pub(super) struct ImageUrl<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for ImageUrl<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Object<'a> {
+            #[serde(borrow)]
+            url: Cow<'a, str>,
+        }
+        let raw = <&'a RawValue>::deserialize(deserializer)?;
+        let text = match raw.get().starts_with('{') {
+            true => serde_json::from_str::<Object<'a>>(raw.get()).map(|object| object.url),
+            false => serde_json::from_str::<String>(raw.get()).map(Cow::Owned),
+        };
+        text.map(ImageUrl).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor(std::marker::PhantomData))
+    }
+}
+
+struct ContentVisitor<'a>(std::marker::PhantomData<&'a ()>);
+
+impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
+    type Value = Content<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or an array of blocks")
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Content<'a>, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+    fn visit_string<E>(self, text: String) -> Result<Content<'a>, E> {
+        Ok(Content::Text(text))
+    }
+    fn visit_unit<E>(self) -> Result<Content<'a>, E> {
+        Ok(Content::Nothing)
+    }
+    fn visit_bool<E>(self, flag: bool) -> Result<Content<'a>, E> {
+        Ok(Content::Text(flag.to_string()))
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Content<'a>, E> {
+        Ok(Content::Text(number.to_string()))
+    }
+    fn visit_u64<E>(self, number: u64) -> Result<Content<'a>, E> {
+        Ok(Content::Text(number.to_string()))
+    }
+    fn visit_f64<E>(self, number: f64) -> Result<Content<'a>, E> {
+        Ok(Content::Text(number.to_string()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Content<'a>, A::Error> {
+        Block::deserialize(MapAccessDeserializer::new(map)).map(|block| Content::Blocks(vec![block]))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content<'a>, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(Piece(block)) = seq.next_element::<Piece<'a>>()? {
+            if blocks.len() >= PARTS_MAX {
+                return Err(serde::de::Error::custom(format!("it has more than {PARTS_MAX} parts")));
+            }
+            blocks.push(block);
+        }
+        Ok(Content::Blocks(blocks))
+    }
+}
+
+/// An element of an array of blocks: a block, or its bare text.
+struct Piece<'a>(Block<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let content = Content::deserialize(deserializer)?;
+        Ok(Piece(match content {
+            Content::Nothing => Block::default(),
+            Content::Text(text) => {
+                Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() }
+            }
+            Content::Blocks(mut blocks) => blocks.pop().unwrap_or_default(),
+        }))
+    }
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn into_blocks(self) -> Vec<Block<'a>> {
+        match self {
+            Content::Nothing => Vec::new(),
+            Content::Text(text) => {
+                vec![Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() }]
+            }
+            Content::Blocks(blocks) => blocks,
+        }
+    }
+
+    /// Parts of a message by anybody. Blocks that say nothing go.
+    pub(super) fn into_parts(self, harvest: &mut Harvest) -> Vec<Part> {
+        self.into_blocks().into_iter().filter_map(|block| block.into_part(harvest)).collect()
+    }
+}
+
+impl Block<'_> {
+    pub(super) fn is_result(&self) -> bool {
+        self.kind == "tool_result"
+    }
+
+    /// The part this block is, if it is one. What has no counterpart is reported.
+    pub(super) fn into_part(self, harvest: &mut Harvest) -> Option<Part> {
+        match self.kind.as_ref() {
+            "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => {
+                self.text.filter(|text| !text.is_empty()).map(Part::text)
+            }
+            "refusal" => self.text.map(Part::text),
+            "thinking" | "reasoning" => {
+                let text = self.thinking.or(self.text).unwrap_or_default();
+                let redacted = self.redacted.unwrap_or(false) || text.is_empty();
+                Some(Part::Reasoning(Reasoning { text, redacted }))
+            }
+            "redacted_thinking" => Some(Part::Reasoning(Reasoning { text: String::new(), redacted: true })),
+            "tool_use" | "server_tool_use" | "toolCall" | "tool_call" | "mcp_tool_use" => {
+                let input = match (self.input, self.arguments) {
+                    (Some(raw), _) => input_json(Some(raw)),
+                    (None, Some(raw)) if raw.get().starts_with('"') => {
+                        arguments_json(&serde_json::from_str::<String>(raw.get()).unwrap_or_default())
+                    }
+                    (None, raw) => input_json(raw),
+                };
+                Some(Part::tool_call(self.id.unwrap_or_default(), self.name.unwrap_or_default(), input))
+            }
+            "image" | "document" | "image_url" | "input_image" | "audio" | "file" | "input_file"
+            | "video" => self.into_media(harvest),
+            "" => None,
+            other => {
+                let why = format!(
+                    "a block of type {:?} has no counterpart",
+                    other.chars().take(40).collect::<String>()
+                );
+                harvest.report(Trouble::LeftOut { why });
+                None
+            }
+        }
+    }
+
+    fn into_media(self, harvest: &mut Harvest) -> Option<Part> {
+        let source = self.source.unwrap_or_default();
+        let mime = source.media_type.or(self.mime_type);
+        let link = self.image_url.map(|url| url.0).or(self.url);
+        if let Some((mime, bytes)) = link.as_deref().and_then(decode_data_url) {
+            return Some(harvest.media(mime, bytes, self.file_name));
+        }
+        if let Some(data) = source.data.or(self.data) {
+            if let Some(bytes) = decode_base64(&data) {
+                let mime = mime.as_deref().unwrap_or("application/octet-stream");
+                return Some(harvest.media(mime, bytes, self.file_name));
+            }
+            harvest.report(Trouble::LeftOut { why: "its media is not valid base64".to_owned() });
+            return None;
+        }
+        // Media that is elsewhere: what is known of it stays readable.
+        let link = source.url.or(link.map(Cow::into_owned)).or(self.file_name);
+        link.map(|link| Part::text(format!("[{}: {link}]", self.kind)))
+    }
+}

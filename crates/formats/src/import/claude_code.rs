@@ -1,0 +1,419 @@
+//! Claude Code's transcripts: a record a line, a tree by `uuid` and `parentUuid`.
+//!
+//! - One response is written as several records with one `message.id`, each with the usage of the whole: they are joined
+//!   into one entry, and its usage counts once. Tools may answer in between, so records are held until the response is
+//!   known to be over.
+//! - Results of parallel calls hang from different records of that response; here they follow each other, and whatever
+//!   hangs from any of them hangs from the last.
+//! - `compact_boundary` cuts the tree and says in `logicalParentUuid` where; the summary behind it becomes a compaction.
+//! - `isSidechain` is a helper's own conversation: in the tree, not on the main path. `isMeta` records, titles, snapshots
+//!   and whatever else there is are kept beside the tree.
+//!
+//! Memory: one response, and 16 bytes for each response seen.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use sapwood_core::content::Part;
+use sapwood_core::entry::{
+    AssistantMessage, Compaction, Details, SessionNamed, Stop, Strategy, Trigger, Usage,
+};
+use sapwood_core::{BlobHash, Body, TimestampMs};
+use serde::Deserialize;
+
+use super::blocks::{Block, Content};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
+use super::messages::user_bodies;
+use super::text::Time;
+use super::{Format, Reader, keep_record, read_json_line};
+
+/// Most records that are held while a response may go on.
+const HELD_MAX: usize = 4_096;
+/// Most bytes of a response that are joined.
+const JOINED_BYTES_MAX: usize = 8 << 20;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Record<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    uuid: Option<String>,
+    parent_uuid: Option<String>,
+    logical_parent_uuid: Option<String>,
+    timestamp: Option<Time>,
+    session_id: Option<String>,
+    cwd: Option<String>,
+    agent_id: Option<String>,
+    is_sidechain: Option<bool>,
+    is_meta: Option<bool>,
+    is_compact_summary: Option<bool>,
+    is_api_error_message: Option<bool>,
+    subtype: Option<String>,
+    compact_metadata: Option<CompactMetadata>,
+    custom_title: Option<String>,
+    #[serde(borrow)]
+    message: Option<Message<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct CompactMetadata {
+    trigger: Option<String>,
+    pre_tokens: Option<u64>,
+    post_tokens: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Message<'a> {
+    id: Option<String>,
+    model: Option<String>,
+    #[serde(borrow)]
+    content: Content<'a>,
+    stop_reason: Option<String>,
+    usage: Option<Counts>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(default)]
+struct Counts {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+}
+
+/// One response of the model, as far as it is known.
+struct Response {
+    message_id: String,
+    first: String,
+    records: usize,
+    uuids: Vec<String>,
+    under: Under,
+    path: Path,
+    at: Option<TimestampMs>,
+    line: u64,
+    bytes: usize,
+    message: AssistantMessage,
+    held: Vec<Held>,
+}
+
+/// A record that hangs from a response that may still go on.
+struct Held {
+    uuid: String,
+    bodies: Vec<Body>,
+    at: Option<TimestampMs>,
+    line: u64,
+}
+
+pub struct Importer {
+    name: String,
+    main: Option<Response>,
+    side: Option<Response>,
+    /// Responses whose usage was counted.
+    counted: HashSet<[u8; 16]>,
+    boundary: Option<CompactMetadata>,
+    /// A helper's own file: its side path is the main one.
+    is_helper: bool,
+    loose: u64,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+        read_json_line(line, number, harvest, |line, harvest| {
+            let record: Record<'_> = serde_json::from_slice(line)?;
+            harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
+            self.open(&record, harvest);
+            self.take(record, line, harvest);
+            Ok(())
+        });
+    }
+
+    fn finish(&mut self, harvest: &mut Harvest) {
+        for path in [Path::Side, Path::Main] {
+            self.close(path, harvest);
+        }
+        if harvest.session.is_none() && !harvest.steps.is_empty() {
+            harvest.open(Format::ClaudeCode, &self.name, harvest.at);
+        }
+    }
+}
+
+impl Importer {
+    /// `name` is the file's, without its ending: newer versions name a file by its session.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            main: None,
+            side: None,
+            counted: HashSet::new(),
+            boundary: None,
+            is_helper: false,
+            loose: 0,
+        }
+    }
+
+    fn open(&mut self, record: &Record<'_>, harvest: &mut Harvest) {
+        let Some(session) = record.session_id.as_deref().filter(|_| harvest.session.is_none()) else {
+            return;
+        };
+        if record.uuid.is_none() {
+            return;
+        }
+        let helper = record.agent_id.as_deref().filter(|_| record.is_sidechain == Some(true));
+        self.is_helper = helper.is_some();
+        let named: Option<sapwood_core::EntryId> = self.name.parse().ok();
+        let id = match (helper, named) {
+            (Some(agent), _) => format!("{session}:agent-{agent}"),
+            (None, Some(_)) => self.name.clone(),
+            (None, None) => session.to_owned(),
+        };
+        let new = harvest.open(Format::ClaudeCode, &id, record.timestamp.and_then(|time| time.0));
+        new.cwd.clone_from(&record.cwd);
+        if helper.is_some() {
+            new.parent = Some(lineage(Format::ClaudeCode, session));
+        }
+    }
+
+    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+        let Some(uuid) = record.uuid.clone() else { return self.take_loose(record, line, harvest) };
+        let path = if record.is_sidechain == Some(true) && !self.is_helper { Path::Side } else { Path::Main };
+        if record.kind == "system" && record.subtype.as_deref() == Some("compact_boundary") {
+            self.close(path, harvest);
+            self.boundary = Some(record.compact_metadata.unwrap_or_default());
+            let under = record.logical_parent_uuid.or(record.parent_uuid);
+            harvest.alias(Key::of(&uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
+            return;
+        }
+        let under = record.parent_uuid.as_deref().map_or(Under::Root, |parent| Under::Key(Key::of(parent)));
+        let is_meta = record.is_meta == Some(true) && record.is_compact_summary != Some(true);
+        match (record.kind.as_ref(), record.message) {
+            ("assistant", Some(message)) if !is_meta => {
+                let failed = record.is_api_error_message == Some(true);
+                self.take_answer(uuid, under, path, message, failed, harvest);
+            }
+            ("user", Some(message)) if record.is_compact_summary == Some(true) => {
+                self.close(path, harvest);
+                self.take_summary(&uuid, under, message, harvest);
+            }
+            ("user", Some(message)) if !is_meta => {
+                let parent = record.parent_uuid.as_deref();
+                self.take_user(uuid, under, parent, path, message, harvest);
+            }
+            (kind, _) => {
+                keep_record(Format::ClaudeCode, kind, Key::of(&uuid).part(1), line, harvest);
+                let parent = record.parent_uuid.as_deref();
+                let held = Held { uuid, bodies: Vec::new(), at: harvest.at, line: harvest.line };
+                self.hold_or_add(held, under, parent, path, harvest);
+            }
+        }
+    }
+
+    /// A record outside the tree: a title, a snapshot of files …
+    fn take_loose(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+        self.loose += 1;
+        let key = Key::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
+        let kind = if record.kind.is_empty() { "record" } else { record.kind.as_ref() };
+        keep_record(Format::ClaudeCode, kind, key, line, harvest);
+        if let Some(title) = record.custom_title.filter(|title| !title.trim().is_empty()) {
+            harvest.note(key.part(1), SessionNamed { title });
+        }
+    }
+
+    fn take_answer(
+        &mut self,
+        uuid: String,
+        under: Under,
+        path: Path,
+        message: Message<'_>,
+        failed: bool,
+        harvest: &mut Harvest,
+    ) {
+        let message_id = message.id.unwrap_or_else(|| uuid.clone());
+        let goes_on = self.response(path).as_ref().is_some_and(|open| {
+            open.message_id == message_id && open.bytes < JOINED_BYTES_MAX && open.records < HELD_MAX
+        });
+        if !goes_on {
+            self.close(path, harvest);
+            let empty = AssistantMessage {
+                parts: Vec::new(),
+                model: None,
+                usage: None,
+                cost_nano_usd: None,
+                stop: Stop::Stop,
+            };
+            *self.response(path) = Some(Response {
+                message_id,
+                first: uuid.clone(),
+                records: 0,
+                uuids: Vec::new(),
+                under,
+                path,
+                at: harvest.at,
+                line: harvest.line,
+                bytes: 0,
+                message: empty,
+                held: Vec::new(),
+            });
+        }
+        let parts = message.content.into_parts(harvest);
+        let Some(open) = self.response(path) else { return };
+        open.records += 1;
+        open.uuids.push(uuid);
+        open.bytes += parts.iter().map(part_bytes).sum::<usize>();
+        open.message.parts.extend(parts);
+        let model = message.model.filter(|model| model != "<synthetic>");
+        open.message.model = model.or(open.message.model.take());
+        open.message.usage = message.usage.and_then(usage_of).or(open.message.usage);
+        open.message.stop =
+            if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
+    }
+
+    fn take_user(
+        &mut self,
+        uuid: String,
+        under: Under,
+        parent: Option<&str>,
+        path: Path,
+        message: Message<'_>,
+        harvest: &mut Harvest,
+    ) {
+        let blocks = message.content.into_blocks();
+        let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
+        let bodies = user_bodies(blocks, harvest);
+        let held = Held { uuid, bodies, at: harvest.at, line: harvest.line };
+        if only_results {
+            self.hold_or_add(held, under, parent, path, harvest);
+        } else {
+            self.close(path, harvest);
+            add_held(held, under, path, harvest);
+        }
+    }
+
+    /// What hangs from a response that may go on waits for it.
+    fn hold_or_add(
+        &mut self,
+        held: Held,
+        under: Under,
+        parent: Option<&str>,
+        path: Path,
+        harvest: &mut Harvest,
+    ) {
+        if let Some(open) = self.response(path)
+            && let Some(parent) = parent
+            && open.held.len() < HELD_MAX
+            && (open.uuids.iter().any(|uuid| uuid == parent)
+                || open.held.iter().any(|held| held.uuid == parent))
+        {
+            open.held.push(held);
+            return;
+        }
+        add_held(held, under, path, harvest);
+    }
+
+    fn take_summary(&mut self, uuid: &str, under: Under, message: Message<'_>, harvest: &mut Harvest) {
+        let metadata = self.boundary.take().unwrap_or_default();
+        let parts = message.content.into_parts(harvest);
+        let compaction = Compaction {
+            summary: Some(sapwood_core::content::joined_text(&parts)),
+            first_kept: None,
+            strategy: Strategy::Imported,
+            trigger: match metadata.trigger.as_deref() {
+                Some("manual") => Trigger::Manual,
+                Some("auto") => Trigger::Pressure,
+                _ => Trigger::Imported,
+            },
+            tokens_before: metadata.pre_tokens,
+            tokens_after: metadata.post_tokens,
+            details: Details::default(),
+            from_hook: false,
+        };
+        let key = Key::of(&format!("{uuid}/0"));
+        harvest.sum_up(key, under, None, compaction);
+        harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+    }
+
+    fn response(&mut self, path: Path) -> &mut Option<Response> {
+        match path {
+            Path::Main => &mut self.main,
+            Path::Side => &mut self.side,
+        }
+    }
+
+    /// The response is over: it, and what waited for it, go in.
+    fn close(&mut self, path: Path, harvest: &mut Harvest) {
+        let Some(mut response) = self.response(path).take() else { return };
+        let (at, line) = (harvest.at, harvest.line);
+        let mut id = [0; 16];
+        id.copy_from_slice(&BlobHash::of(response.message_id.as_bytes()).as_bytes()[..16]);
+        if response.message.usage.is_some() && !self.counted.insert(id) {
+            response.message.usage = None;
+        }
+        (harvest.at, harvest.line) = (response.at, response.line);
+        let key = Key::of(&format!("{}+{}", response.first, response.records));
+        let earlier =
+            (1..response.records).map(|count| Key::of(&format!("{}+{count}", response.first))).collect();
+        let (body, under, by) = (response.message.into(), response.under, By::Agent);
+        harvest.step(key, Act::Add { body, under, by, path, names: None, earlier });
+        let mut last = key;
+        let mut uuids = response.uuids;
+        for held in response.held {
+            (harvest.at, harvest.line) = (held.at, held.line);
+            for (number, body) in held.bodies.into_iter().enumerate() {
+                let key = Key::of(&format!("{}/{number}", held.uuid));
+                harvest.add_on(path, key, Under::Key(last), by_of(&body), body);
+                last = key;
+            }
+            uuids.push(held.uuid);
+        }
+        (harvest.at, harvest.line) = (at, line);
+        for uuid in uuids {
+            harvest.alias(Key::of(&uuid), Under::Key(last), response.path);
+        }
+    }
+}
+
+fn add_held(held: Held, under: Under, path: Path, harvest: &mut Harvest) {
+    let mut last = under;
+    for (number, body) in held.bodies.into_iter().enumerate() {
+        let key = Key::of(&format!("{}/{number}", held.uuid));
+        harvest.add_on(path, key, last, by_of(&body), body);
+        last = Under::Key(key);
+    }
+    harvest.alias(Key::of(&held.uuid), last, path);
+}
+
+fn by_of(body: &Body) -> By {
+    if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
+}
+
+fn part_bytes(part: &Part) -> usize {
+    match part {
+        Part::Text(text) => text.text.len(),
+        Part::Reasoning(reasoning) => reasoning.text.len(),
+        Part::ToolCall(call) => call.input.get().len(),
+        Part::Media(_) => 256,
+    }
+}
+
+fn usage_of(counts: Counts) -> Option<Usage> {
+    let usage = Usage {
+        input: counts.input_tokens.unwrap_or(0),
+        output: counts.output_tokens.unwrap_or(0),
+        cache_read: counts.cache_read_input_tokens.unwrap_or(0),
+        cache_write: counts.cache_creation_input_tokens.unwrap_or(0),
+        reasoning: 0,
+    };
+    believable(usage)
+}
+
+fn stop_of(reason: Option<&str>, message: &AssistantMessage) -> Stop {
+    match reason {
+        Some("max_tokens" | "model_context_window_exceeded") => Stop::Length,
+        Some("tool_use") => Stop::ToolUse,
+        Some("refusal") => Stop::ContentFilter,
+        Some(_) => Stop::Stop,
+        None if message.parts.iter().any(|part| part.as_tool_call().is_some()) => Stop::ToolUse,
+        None => Stop::Stop,
+    }
+}

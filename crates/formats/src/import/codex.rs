@@ -1,0 +1,592 @@
+//! Codex's rollouts: lines `{timestamp, ordinal?, type, payload}`.
+//!
+//! - What the model said and was told is in `response_item`; `event_msg` says most of it a second time for the screen, and
+//!   only what is nowhere else is taken from it: token counts and rollbacks.
+//! - Token counts are cumulative: a response's usage is what they grew by since the one before. They come after the
+//!   response, sometimes after its tools have answered, so a response is held until then.
+//! - `compacted` names the history that replaces the old one: a compaction that keeps nothing, and then that history.
+//! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
+//! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
+//!   [`Importer::push_inherited`]. Their usage counts where they were made.
+//!
+//! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use sapwood_core::content::{Part, Reasoning, joined_text};
+use sapwood_core::entry::{
+    AssistantMessage, Compaction, ContextChanged, Details, ModelChanged, Stop, Strategy, SystemNote,
+    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+};
+use sapwood_core::{BlobHash, Body, TimestampMs};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::blocks::Content;
+use super::harvest::{Act, By, Harvest, Key, Under, believable, identity, lineage};
+use super::text::{Time, arguments_json, input_json};
+use super::{Format, Reader, keep_record, read_json_line};
+
+/// How many of the user's words an old compaction repeats, in bytes: Codex itself stops at 20,000 tokens.
+const REPEATED_BYTES_MAX: usize = 80_000;
+/// Most results that wait for their response's usage.
+const HELD_MAX: usize = 4_096;
+/// Most turns that a rollback can go back.
+const TURNS_MAX: usize = 1 << 20;
+
+/// The rollout a fork goes on from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Base {
+    pub thread_id: String,
+    /// Records of the base from this ordinal on are not part of the fork.
+    pub end_ordinal_exclusive: u64,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    timestamp: Option<Time>,
+    ordinal: Option<u64>,
+    #[serde(rename = "type", borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SessionMeta {
+    id: Option<String>,
+    timestamp: Option<Time>,
+    cwd: Option<String>,
+    forked_from_id: Option<String>,
+    history_base: Option<Base>,
+    base_instructions: Option<Instructions>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Instructions {
+    Text(String),
+    Object { text: String },
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct TurnContext {
+    model: Option<String>,
+    effort: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Item<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    role: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Content<'a>,
+    #[serde(borrow)]
+    summary: Content<'a>,
+    encrypted_content: Option<serde::de::IgnoredAny>,
+    call_id: Option<String>,
+    id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    action: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Output<'a> {
+    #[serde(borrow)]
+    content: Content<'a>,
+    #[serde(borrow)]
+    content_items: Content<'a>,
+    success: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    info: Option<TokenInfo>,
+    num_turns: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct TokenInfo {
+    total_token_usage: Option<Tokens>,
+    last_token_usage: Option<Tokens>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[serde(default)]
+struct Tokens {
+    input_tokens: u64,
+    cached_input_tokens: u64,
+    output_tokens: u64,
+    reasoning_output_tokens: u64,
+}
+
+#[derive(Deserialize)]
+struct Compacted<'a> {
+    #[serde(default)]
+    message: String,
+    #[serde(borrow)]
+    replacement_history: Option<Vec<&'a RawValue>>,
+}
+
+/// A response of the model, and the results that came before its usage was known.
+#[derive(Default)]
+struct Response {
+    at: Option<TimestampMs>,
+    line: u64,
+    parts: Vec<Part>,
+    usage: Option<Usage>,
+    held: Vec<(Option<TimestampMs>, u64, ToolResult)>,
+}
+
+#[derive(Default)]
+pub struct Importer {
+    open: Option<Response>,
+    /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
+    last: Option<Key>,
+    model: Option<String>,
+    effort: Option<String>,
+    total: Option<Tokens>,
+    owed: Option<Usage>,
+    /// What stood before each of the user's turns.
+    turns: Vec<Under>,
+    under: Option<Under>,
+    words: VecDeque<String>,
+    words_bytes: usize,
+    base: Option<Base>,
+    inherits: bool,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+        read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
+    }
+
+    fn finish(&mut self, harvest: &mut Harvest) {
+        self.close(harvest);
+    }
+}
+
+impl Importer {
+    /// The rollout that this one goes on from, once the first line was read.
+    pub fn base(&self) -> Option<&Base> {
+        self.base.as_ref()
+    }
+
+    /// The base of the rollout that begins with this line.
+    pub fn base_of(first_line: &[u8]) -> Option<Base> {
+        let line: Line<'_> = serde_json::from_slice(first_line).ok()?;
+        let meta: SessionMeta = serde_json::from_str(line.payload?.get()).ok()?;
+        meta.history_base.filter(|_| line.kind == "session_meta")
+    }
+
+    /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
+    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut Harvest) {
+        let ordinal =
+            serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
+        if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
+            return;
+        }
+        self.inherits = true;
+        self.push_line(line, number, harvest);
+        self.inherits = false;
+    }
+
+    fn take_line(&mut self, line: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+        let read: Line<'_> = serde_json::from_slice(line)?;
+        let payload = read.payload.map_or("{}", RawValue::get);
+        let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
+        match read.kind.as_ref() {
+            "session_meta" => {
+                let meta: SessionMeta = serde_json::from_str(payload)?;
+                harvest.at = at;
+                self.open_session(meta, harvest);
+            }
+            "turn_context" => {
+                let context: TurnContext = serde_json::from_str(payload)?;
+                harvest.at = at;
+                self.take_settings(context, harvest);
+            }
+            "response_item" => {
+                let item: Item<'_> = serde_json::from_str(payload)?;
+                harvest.at = at;
+                self.take_item(item, line, harvest);
+            }
+            "event_msg" => {
+                let event: Event<'_> = serde_json::from_str(payload)?;
+                harvest.at = at;
+                self.take_event(event, line, harvest);
+            }
+            "compacted" => {
+                let compacted: Compacted<'_> = serde_json::from_str(payload)?;
+                harvest.at = at;
+                self.close(harvest);
+                self.take_compaction(compacted, harvest);
+            }
+            kind => {
+                harvest.at = at;
+                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                keep_record(Format::Codex, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
+            }
+        }
+        Ok(())
+    }
+
+    fn open_session(&mut self, meta: SessionMeta, harvest: &mut Harvest) {
+        if harvest.session.is_none() && !self.inherits {
+            let id = meta.id.unwrap_or_else(|| "unnamed".to_owned());
+            let at = meta.timestamp.and_then(|time| time.0).or(harvest.at);
+            let session = harvest.open(Format::Codex, &id, at);
+            session.cwd.clone_from(&meta.cwd);
+            let base = meta.history_base.as_ref().map(|base| base.thread_id.clone());
+            session.parent = base
+                .or(meta.forked_from_id)
+                .filter(|parent| *parent != id)
+                .map(|id| lineage(Format::Codex, &id));
+            self.base = meta.history_base;
+        }
+        let system = meta.base_instructions.map(|instructions| match instructions {
+            Instructions::Text(text) | Instructions::Object { text } => text,
+        });
+        if self.last.is_none() && (system.is_some() || meta.cwd.is_some()) {
+            let changed = ContextChanged { system, cwd: meta.cwd, ..ContextChanged::default() };
+            self.add(changed.into(), By::Agent, harvest);
+        }
+    }
+
+    fn take_settings(&mut self, context: TurnContext, harvest: &mut Harvest) {
+        if context.model.is_some() && context.model != self.model {
+            self.close(harvest);
+            self.model.clone_from(&context.model);
+            self.add(ModelChanged { model: context.model.unwrap_or_default() }.into(), By::Agent, harvest);
+        }
+        if context.effort.is_some() && context.effort != self.effort {
+            self.close(harvest);
+            self.effort.clone_from(&context.effort);
+            self.add(
+                ThinkingChanged { level: context.effort.unwrap_or_default() }.into(),
+                By::Agent,
+                harvest,
+            );
+        }
+    }
+
+    fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut Harvest) {
+        match item.kind.as_ref() {
+            "message" if item.role == "assistant" => {
+                let parts = item.content.into_parts(harvest);
+                self.say(parts, harvest);
+            }
+            "message" => {
+                self.close(harvest);
+                let parts = item.content.into_parts(harvest);
+                self.hear(&item.role, parts, harvest);
+            }
+            "reasoning" => {
+                let mut parts = item.content.into_parts(harvest);
+                if parts.is_empty() {
+                    parts = item.summary.into_parts(harvest);
+                }
+                let text = joined_text(&parts);
+                let redacted = text.is_empty();
+                if !redacted || item.encrypted_content.is_some() {
+                    self.say(vec![Part::Reasoning(Reasoning { text, redacted })], harvest);
+                }
+            }
+            "function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call" => {
+                let call_id = item.call_id.or(item.id).unwrap_or_default();
+                let name = item.name.unwrap_or_else(|| item.kind.trim_end_matches("_call").to_owned());
+                let input = match item.arguments {
+                    Some(arguments) => arguments_json(&arguments),
+                    None => input_json(item.input.or(item.action)),
+                };
+                self.say(vec![Part::tool_call(call_id, name, input)], harvest);
+            }
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "tool_search_output" => {
+                self.answer(item.call_id.or(item.id).unwrap_or_default(), item.output, harvest);
+            }
+            kind => {
+                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                keep_record(Format::Codex, kind, key, line, harvest);
+            }
+        }
+    }
+
+    /// More of what the model says in this response.
+    fn say(&mut self, parts: Vec<Part>, harvest: &mut Harvest) {
+        if self.open.as_ref().is_some_and(|open| !open.held.is_empty() || open.usage.is_some()) {
+            self.close(harvest);
+        }
+        let (at, line) = (harvest.at, harvest.line);
+        let open = self.open.get_or_insert_with(|| Response { at, line, ..Response::default() });
+        open.parts.extend(parts);
+    }
+
+    fn hear(&mut self, role: &str, parts: Vec<Part>, harvest: &mut Harvest) {
+        if parts.is_empty() {
+            return;
+        }
+        if role != "user" {
+            let note = SystemNote { text: joined_text(&parts), reason: None };
+            return self.add(note.into(), By::Agent, harvest);
+        }
+        let text = joined_text(&parts);
+        if !is_context(&text) {
+            if self.turns.len() < TURNS_MAX {
+                self.turns.push(self.place());
+            }
+            self.remember(text);
+        }
+        self.add(UserMessage { parts, origin: None }.into(), By::Caller, harvest);
+    }
+
+    /// The user's latest words, as many as a compaction without a history repeats.
+    fn remember(&mut self, text: String) {
+        self.words_bytes += text.len();
+        self.words.push_back(text);
+        while self.words_bytes > REPEATED_BYTES_MAX {
+            let Some(oldest) = self.words.pop_front() else { break };
+            self.words_bytes -= oldest.len();
+        }
+    }
+
+    fn answer(&mut self, call_id: String, output: Option<&RawValue>, harvest: &mut Harvest) {
+        let (parts, is_error) = output_parts(output, harvest);
+        let result = ToolResult {
+            call_id,
+            tool: None,
+            parts,
+            is_error,
+            duration_ms: None,
+            interrupted: false,
+            full: None,
+        };
+        match &mut self.open {
+            Some(open) if open.held.len() < HELD_MAX => open.held.push((harvest.at, harvest.line, result)),
+            _ => self.add(result.into(), By::Agent, harvest),
+        }
+    }
+
+    fn take_event(&mut self, event: Event<'_>, line: &[u8], harvest: &mut Harvest) {
+        match event.kind.as_ref() {
+            "token_count" => self.count(event.info.unwrap_or_default()),
+            "thread_rolled_back" => {
+                self.close(harvest);
+                let count = usize::try_from(event.num_turns.unwrap_or(0)).unwrap_or(usize::MAX);
+                self.roll_back(count, harvest);
+            }
+            // Said already by response items, or a matter of the screen.
+            "user_message"
+            | "agent_message"
+            | "agent_reasoning"
+            | "agent_reasoning_raw_content"
+            | "agent_reasoning_section_break"
+            | "context_compacted"
+            | "task_started"
+            | "task_complete"
+            | "turn_started"
+            | "turn_complete"
+            | "item_started"
+            | "item_completed"
+            | "exec_command_begin"
+            | "exec_command_end"
+            | "exec_command_output_delta"
+            | "patch_apply_begin"
+            | "patch_apply_end"
+            | "mcp_tool_call_begin"
+            | "mcp_tool_call_end"
+            | "web_search_begin"
+            | "web_search_end"
+            | "turn_diff"
+            | "raw_response_item" => {}
+            kind => {
+                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                keep_record(Format::Codex, if kind.is_empty() { "event" } else { kind }, key, line, harvest);
+            }
+        }
+    }
+
+    fn count(&mut self, info: TokenInfo) {
+        let Some(total) = info.total_token_usage.or(info.last_token_usage) else { return };
+        let before = self.total.replace(total).unwrap_or_default();
+        if total == before {
+            return;
+        }
+        let grew = total.input_tokens >= before.input_tokens && total.output_tokens >= before.output_tokens;
+        let tokens = match info.last_token_usage {
+            // Counted from zero again: what is new is what the last call took.
+            Some(last) if !grew => last,
+            _ if !grew => total,
+            _ => total.since(before),
+        };
+        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits) else { return };
+        match &mut self.open {
+            Some(open) if open.usage.is_none() => open.usage = Some(usage),
+            _ => *self.owed.get_or_insert_default() += usage,
+        }
+    }
+
+    fn roll_back(&mut self, count: usize, harvest: &mut Harvest) {
+        let kept = self.turns.len().saturating_sub(count);
+        let Some(to) = self.turns.drain(kept..).next() else { return };
+        for _ in 0..count {
+            let Some(dropped) = self.words.pop_back() else { break };
+            self.words_bytes -= dropped.len();
+        }
+        let key = self.next_key(b"rolled back");
+        harvest.step(key, Act::Rewind(to));
+        self.under = Some(to);
+    }
+
+    fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
+        let compaction = Compaction {
+            summary: None,
+            first_kept: None,
+            strategy: Strategy::Imported,
+            trigger: Trigger::Imported,
+            tokens_before: None,
+            tokens_after: None,
+            details: Details::default(),
+            from_hook: false,
+        };
+        self.add(compaction.into(), By::Agent, harvest);
+        self.turns.clear();
+        match compacted.replacement_history {
+            Some(items) => {
+                self.words.clear();
+                self.words_bytes = 0;
+                for raw in items {
+                    match serde_json::from_str::<Item<'_>>(raw.get()) {
+                        Ok(item) => self.take_item(item, raw.get().as_bytes(), harvest),
+                        Err(error) => harvest.report(super::Trouble::LeftOut { why: error.to_string() }),
+                    }
+                }
+            }
+            None => {
+                let words: Vec<String> = self.words.iter().cloned().collect();
+                for text in words.into_iter().chain([compacted.message]).filter(|text| !text.is_empty()) {
+                    self.add(
+                        UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
+                        By::Caller,
+                        harvest,
+                    );
+                }
+            }
+        }
+        self.close(harvest);
+    }
+
+    /// The response is over: it and its results go in.
+    fn close(&mut self, harvest: &mut Harvest) {
+        let Some(open) = self.open.take() else { return };
+        let (at, line) = (harvest.at, harvest.line);
+        (harvest.at, harvest.line) = (open.at, open.line);
+        let called = open.parts.iter().any(|part| part.as_tool_call().is_some());
+        let message = AssistantMessage {
+            parts: open.parts,
+            model: self.model.clone(),
+            usage: open.usage.or_else(|| self.owed.take()),
+            cost_nano_usd: None,
+            stop: if called { Stop::ToolUse } else { Stop::Stop },
+        };
+        self.add(message.into(), By::Agent, harvest);
+        for (at, line, result) in open.held {
+            (harvest.at, harvest.line) = (at, line);
+            self.add(result.into(), By::Agent, harvest);
+        }
+        (harvest.at, harvest.line) = (at, line);
+    }
+
+    fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
+        let place = self.place();
+        let key = self.next_key(&identity(&body));
+        harvest.add(key, place, by, body);
+        self.under = Some(Under::Key(key));
+    }
+
+    fn place(&self) -> Under {
+        self.under.unwrap_or(Under::Root)
+    }
+
+    fn next_key(&mut self, content: &[u8]) -> Key {
+        let key = match self.last {
+            Some(last) => Key::after(last, content),
+            None => Key::after(Key::of("codex"), content),
+        };
+        self.last = Some(key);
+        key
+    }
+}
+
+impl Tokens {
+    fn since(self, before: Tokens) -> Tokens {
+        Tokens {
+            input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
+            cached_input_tokens: self.cached_input_tokens.saturating_sub(before.cached_input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
+            reasoning_output_tokens: self
+                .reasoning_output_tokens
+                .saturating_sub(before.reasoning_output_tokens),
+        }
+    }
+
+    fn usage(self) -> Usage {
+        Usage {
+            input: self.input_tokens.saturating_sub(self.cached_input_tokens),
+            output: self.output_tokens,
+            cache_read: self.cached_input_tokens,
+            cache_write: 0,
+            reasoning: self.reasoning_output_tokens,
+        }
+    }
+}
+
+/// What Codex itself puts into the user's mouth.
+fn is_context(text: &str) -> bool {
+    const OPENINGS: &[&str] = &[
+        "<environment_context>",
+        "<user_instructions>",
+        "# AGENTS.md instructions",
+        "<INSTRUCTIONS>",
+        "<turn_aborted>",
+        "<user_shell_command>",
+        "<skill>",
+        "<subagent_notification>",
+    ];
+    OPENINGS.iter().any(|opening| text.trim_start().starts_with(opening))
+}
+
+/// A tool's output: text, blocks, or an object around either; old versions put JSON into the text.
+fn output_parts(output: Option<&RawValue>, harvest: &mut Harvest) -> (Vec<Part>, bool) {
+    let Some(raw) = output else { return (Vec::new(), false) };
+    if raw.get().starts_with('{')
+        && let Ok(output) = serde_json::from_str::<Output<'_>>(raw.get())
+    {
+        let mut parts = output.content_items.into_parts(harvest);
+        if parts.is_empty() {
+            parts = output.content.into_parts(harvest);
+        }
+        return (parts, output.success == Some(false));
+    }
+    let content = serde_json::from_str::<Content<'_>>(raw.get()).unwrap_or_default();
+    (content.into_parts(harvest), false)
+}

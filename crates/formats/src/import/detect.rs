@@ -1,0 +1,127 @@
+//! Which format a file is in, by its first lines. A format is told by what only it has.
+
+use serde_json::Value;
+
+use super::Format;
+
+/// How much of a file is looked at.
+pub const PEEK_BYTES: usize = 256 << 10;
+/// How many of its lines.
+const LINES_MAX: usize = 64;
+
+/// The format of a file that begins so.
+pub fn detect(beginning: &[u8]) -> Option<Format> {
+    if beginning.starts_with(b"SQLite format 3\0") {
+        return Some(Format::OpenCode);
+    }
+    let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(beginning).trim_ascii_start();
+    if text.starts_with(b"[") {
+        return Some(Format::Messages);
+    }
+    let lines = text.split(|byte| *byte == b'\n').take(LINES_MAX);
+    let mut values = lines.filter_map(|line| serde_json::from_slice::<Value>(line.trim_ascii()).ok());
+    let first = values.next();
+    let Some(first) = first.filter(Value::is_object) else { return detect_document(text) };
+    match of_first(&first) {
+        Guess::Sure(format) => Some(format),
+        // Two formats share a header; what follows tells them apart.
+        Guess::Header => Some(match values.next() {
+            Some(second) if is_operator(&second) => Format::Operator,
+            None if first.get("version").is_none()
+                && !first["timestamp"].is_i64()
+                && first.get("cwd").is_some() =>
+            {
+                Format::Operator
+            }
+            _ => Format::Sapwood,
+        }),
+        Guess::Unknown => {
+            let mut seen = vec![first];
+            seen.extend(values);
+            seen.iter().find_map(of_any).or_else(|| detect_long(text))
+        }
+    }
+}
+
+enum Guess {
+    Sure(Format),
+    Header,
+    Unknown,
+}
+
+fn of_first(first: &Value) -> Guess {
+    let has = |key: &str| first.get(key).is_some();
+    match first["type"].as_str() {
+        Some("session_header") => Guess::Header,
+        Some("session") if has("parent_session") || first["timestamp"].is_number() => {
+            Guess::Sure(Format::Operator)
+        }
+        Some("session") => Guess::Sure(Format::Pi),
+        Some("session_meta") if has("payload") => Guess::Sure(Format::Codex),
+        _ if has("transcriptHistory") => Guess::Sure(Format::RoleFiles),
+        _ if has("sessionId") && (has("projectHash") || has("startTime")) => Guess::Sure(Format::GeminiCli),
+        _ if has("messages") && !has("sessionId") => Guess::Sure(Format::Messages),
+        _ if has("role") && (has("content") || has("tool_calls")) => Guess::Sure(Format::Messages),
+        _ => Guess::Unknown,
+    }
+}
+
+fn of_any(line: &Value) -> Option<Format> {
+    let has = |key: &str| line.get(key).is_some();
+    match line["type"].as_str() {
+        Some("session_meta" | "response_item" | "turn_context" | "event_msg" | "compacted")
+            if has("payload") =>
+        {
+            Some(Format::Codex)
+        }
+        Some("user_message" | "assistant_message" | "tool_result") if has("seq") => Some(Format::Sapwood),
+        _ if has("parentUuid") || has("leafUuid") || has("messageId") && has("snapshot") => {
+            Some(Format::ClaudeCode)
+        }
+        Some(_) if has("sessionId") && (has("customTitle") || has("uuid")) => Some(Format::ClaudeCode),
+        _ if has("$set") || has("$rewindTo") => Some(Format::GeminiCli),
+        _ => None,
+    }
+}
+
+fn is_operator(line: &Value) -> bool {
+    const KINDS: &[&str] = &[
+        "message",
+        "compaction",
+        "branch",
+        "branch_summary",
+        "leaf",
+        "label",
+        "thinking_level_change",
+        "model_change",
+        "session_info",
+        "custom_info",
+        "custom",
+        "custom_message",
+    ];
+    line.get("seq").is_none() && line["type"].as_str().is_some_and(|kind| KINDS.contains(&kind))
+}
+
+/// A document that is longer than what was looked at, or laid out over several lines: its first keys tell.
+fn detect_document(text: &[u8]) -> Option<Format> {
+    if !text.starts_with(b"{") {
+        return None;
+    }
+    let has = |key: &str| text.windows(key.len()).any(|window| window == key.as_bytes());
+    if has("\"transcriptHistory\"") || has("\"logicalSessionId\"") {
+        return Some(Format::RoleFiles);
+    }
+    if has("\"projectHash\"") && has("\"sessionId\"") {
+        return Some(Format::GeminiCli);
+    }
+    has("\"messages\"").then_some(Format::Messages).or_else(|| detect_long(text))
+}
+
+/// A file whose first telling line is longer than what was looked at.
+fn detect_long(text: &[u8]) -> Option<Format> {
+    let has = |key: &str| text.windows(key.len()).any(|window| window == key.as_bytes());
+    if has("\"parentUuid\"") {
+        return Some(Format::ClaudeCode);
+    }
+    (has("\"payload\"") && (has("\"response_item\"") || has("\"session_meta\""))).then_some(Format::Codex)
+}

@@ -1,0 +1,416 @@
+//! Gemini CLI's recordings: a line with the session's data, then a message a line; older ones are one document.
+//!
+//! - A message that comes again under its id replaces the one before: it is written anew whenever its tools answer.
+//! - `$set` patches the session's data; `messages` in it replace all of them, which is how a compression shows.
+//! - `$rewindTo` removes that message and all behind it; an id that is not there removes all. What was removed stays as a
+//!   branch.
+//! - A tool's result is inside the message that called it.
+//!
+//! Memory: the messages of the current path, up to [`HELD_BYTES_MAX`]: any of them may still be replaced. Gemini CLI
+//! itself cuts what it records of a tool's output, so these files are small.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use sapwood_core::content::{Part, Reasoning, joined_text};
+use sapwood_core::entry::{AssistantMessage, SessionNamed, Stop, ToolResult, Usage, UserMessage};
+use sapwood_core::{BlobHash, Body, TimestampMs};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::harvest::{Act, By, Harvest, Key, Under, believable, identity};
+use super::text::{Time, decode_base64, input_json};
+use super::{Format, Reader, Trouble, keep_record, read_json_line};
+
+/// Most bytes of messages that are held at a time; past it they go in, and a later replacement is a branch.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Record<'a> {
+    id: Option<String>,
+    #[serde(rename = "$rewindTo")]
+    rewind_to: Option<String>,
+    #[serde(rename = "$set", borrow)]
+    set: Option<Data<'a>>,
+}
+
+/// The session's data.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Data<'a> {
+    session_id: Option<String>,
+    start_time: Option<Time>,
+    summary: Option<String>,
+    directories: Option<Vec<String>>,
+    #[serde(borrow)]
+    messages: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Message<'a> {
+    id: String,
+    timestamp: Option<Time>,
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<Call<'a>>>,
+    thoughts: Option<Vec<Thought>>,
+    tokens: Option<Tokens>,
+    model: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Call<'a> {
+    id: String,
+    name: String,
+    #[serde(borrow)]
+    args: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Thought {
+    subject: Option<String>,
+    description: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Tokens {
+    input: u64,
+    output: u64,
+    cached: u64,
+    thoughts: u64,
+}
+
+/// One of Google's parts.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Piece<'a> {
+    text: Option<String>,
+    thought: Option<bool>,
+    #[serde(borrow)]
+    function_call: Option<FunctionCall<'a>>,
+    #[serde(borrow)]
+    function_response: Option<FunctionResponse<'a>>,
+    #[serde(borrow)]
+    inline_data: Option<InlineData<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct FunctionCall<'a> {
+    id: Option<String>,
+    name: String,
+    #[serde(borrow)]
+    args: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct FunctionResponse<'a> {
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct InlineData<'a> {
+    #[serde(borrow)]
+    data: Cow<'a, str>,
+    mime_type: String,
+}
+
+/// A message of the current path.
+struct Held {
+    id: String,
+    at: Option<TimestampMs>,
+    line: u64,
+    bodies: Vec<Body>,
+    bytes: usize,
+}
+
+pub struct Importer {
+    name: String,
+    held: Vec<Held>,
+    held_bytes: usize,
+    /// What stands before the first message that is held.
+    under: Under,
+    /// What went into the log already; a branch that comes back to it goes on from there.
+    grown: HashSet<Key>,
+    loose: u64,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+        read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
+    }
+
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+        harvest.line = 1;
+        if self.take_line(bytes, harvest).is_err() {
+            let mut lines = super::LineSplitter::default();
+            lines.push(bytes, |line, number| self.push_line(line, number, harvest));
+            lines.finish(|line, number| self.push_line(line, number, harvest));
+        }
+    }
+
+    fn finish(&mut self, harvest: &mut Harvest) {
+        self.grow(harvest);
+        if harvest.session.is_none() && !harvest.steps.is_empty() {
+            harvest.open(Format::GeminiCli, &self.name, harvest.at);
+        }
+    }
+}
+
+impl Importer {
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            held: Vec::new(),
+            held_bytes: 0,
+            under: Under::Root,
+            grown: HashSet::new(),
+            loose: 0,
+        }
+    }
+
+    fn take_line(&mut self, line: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+        let record: Record<'_> = serde_json::from_slice(line)?;
+        if let Some(id) = record.rewind_to {
+            self.rewind(&id, harvest);
+        } else if let Some(data) = record.set {
+            self.take_data(data, line, harvest);
+        } else if record.id.is_some() {
+            let message: Message<'_> = serde_json::from_slice(line)?;
+            self.take_message(message, line, harvest);
+        } else {
+            let data: Data<'_> = serde_json::from_slice(line)?;
+            self.take_data(data, line, harvest);
+        }
+        Ok(())
+    }
+
+    fn take_data(&mut self, data: Data<'_>, line: &[u8], harvest: &mut Harvest) {
+        if let Some(id) = data.session_id.filter(|_| harvest.session.is_none()) {
+            let session = harvest.open(Format::GeminiCli, &id, data.start_time.and_then(|time| time.0));
+            session.cwd = data.directories.as_ref().and_then(|directories| directories.first().cloned());
+        } else if data.messages.is_none() && data.summary.is_none() {
+            self.keep(line, "data", harvest);
+        }
+        if let Some(summary) = data.summary.filter(|summary| !summary.trim().is_empty()) {
+            self.loose += 1;
+            let title = summary.trim().lines().next().unwrap_or_default().to_owned();
+            harvest.note(Key::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
+        }
+        let Some(messages) = data.messages else { return };
+        // All messages at once. What went before stays as a branch, unless it is in front of the new ones too.
+        self.rewind_to(0, harvest);
+        for raw in messages {
+            match serde_json::from_str::<Message<'_>>(raw.get()) {
+                Ok(message) => self.take_message(message, raw.get().as_bytes(), harvest),
+                Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
+            }
+        }
+    }
+
+    fn keep(&mut self, line: &[u8], kind: &str, harvest: &mut Harvest) {
+        self.loose += 1;
+        let key = Key::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
+        keep_record(Format::GeminiCli, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
+    }
+
+    /// That message and all behind it go; all of them, if it is not there.
+    fn rewind(&mut self, id: &str, harvest: &mut Harvest) {
+        let kept = self.held.iter().position(|held| held.id == id).unwrap_or(0);
+        self.rewind_to(kept, harvest);
+    }
+
+    fn rewind_to(&mut self, kept: usize, harvest: &mut Harvest) {
+        if kept >= self.held.len() {
+            return;
+        }
+        // Into the log first: what goes stays there as a branch.
+        self.grow(harvest);
+        self.held.truncate(kept);
+        self.held_bytes = self.held.iter().map(|held| held.bytes).sum();
+    }
+
+    fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut Harvest) {
+        harvest.at = message.timestamp.and_then(|time| time.0).or(harvest.at);
+        let id = message.id.clone();
+        let bodies = match message.kind.as_ref() {
+            "user" => user(&message, harvest),
+            "gemini" | "model" => gemini(message, harvest),
+            kind => return self.keep(line, kind, harvest),
+        };
+        let held = Held { id, at: harvest.at, line: harvest.line, bodies, bytes: line.len() };
+        self.held_bytes += held.bytes;
+        match self.held.iter_mut().rev().find(|before| before.id == held.id) {
+            Some(before) => {
+                self.held_bytes -= before.bytes;
+                *before = held;
+            }
+            None => self.held.push(held),
+        }
+        if self.held_bytes > HELD_BYTES_MAX {
+            self.under = self.grow(harvest);
+            self.held.clear();
+            self.held_bytes = 0;
+        }
+    }
+
+    /// Everything that is held goes in, as far as it is not in already. Gives the last of it.
+    fn grow(&mut self, harvest: &mut Harvest) -> Under {
+        let (at, line) = (harvest.at, harvest.line);
+        let mut under = self.under;
+        for held in &self.held {
+            (harvest.at, harvest.line) = (held.at, held.line);
+            for (number, body) in held.bodies.iter().enumerate() {
+                let content = [held.id.as_bytes(), &number.to_le_bytes(), &identity(body)].concat();
+                let key = match under {
+                    Under::Key(before) => Key::after(before, &content),
+                    Under::Root | Under::Leaf => Key::after(Key::of("gemini"), &content),
+                };
+                if self.grown.insert(key) {
+                    let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
+                    harvest.add(key, under, by, body.clone());
+                }
+                under = Under::Key(key);
+            }
+        }
+        (harvest.at, harvest.line) = (at, line);
+        harvest.step(Key::of("leaf"), Act::Rewind(under));
+        under
+    }
+}
+
+/// Google's parts: one, many, or bare text.
+fn pieces<'a>(raw: Option<&'a RawValue>) -> Vec<Piece<'a>> {
+    let text = |raw: &str| serde_json::from_str::<String>(raw).ok();
+    let piece = |raw: &'a str| match text(raw) {
+        Some(text) => Piece { text: Some(text), ..Piece::default() },
+        None => serde_json::from_str::<Piece<'a>>(raw).unwrap_or_default(),
+    };
+    let Some(raw) = raw else { return Vec::new() };
+    match serde_json::from_str::<Vec<&'a RawValue>>(raw.get()) {
+        Ok(many) => many.into_iter().map(|raw| piece(raw.get())).collect(),
+        Err(_) => vec![piece(raw.get())],
+    }
+}
+
+fn part_of(piece: Piece<'_>, harvest: &mut Harvest) -> Option<Part> {
+    if let Some(call) = piece.function_call {
+        let id = call.id.unwrap_or_else(|| call.name.clone());
+        return Some(Part::tool_call(id, call.name, input_json(call.args)));
+    }
+    if let Some(data) = piece.inline_data {
+        return decode_base64(&data.data).map(|bytes| harvest.media(&data.mime_type, bytes, None));
+    }
+    let text = piece.text.filter(|text| !text.is_empty())?;
+    Some(match piece.thought {
+        Some(true) => Part::Reasoning(Reasoning { text, redacted: false }),
+        _ => Part::text(text),
+    })
+}
+
+/// What the user said. Commands to the program itself, and what it says to itself, are not sent to the model.
+fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
+    let parts: Vec<Part> =
+        pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
+    let text = joined_text(&parts);
+    let text = text.trim();
+    let to_itself =
+        ["/", "?", "<session_context>", "<hook_context>"].iter().any(|opening| text.starts_with(opening));
+    match parts.is_empty() || to_itself {
+        true => Vec::new(),
+        false => vec![UserMessage { parts, origin: None }.into()],
+    }
+}
+
+/// What the model said, and what its tools answered.
+fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
+    let said: Vec<Part> =
+        pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
+    let calls = message.tool_calls.unwrap_or_default();
+    let is_whole = said.iter().any(|part| !matches!(part, Part::Text(_) | Part::Media(_)));
+    let mut parts = Vec::new();
+    if !is_whole {
+        parts.extend(message.thoughts.unwrap_or_default().into_iter().filter_map(thought));
+    }
+    parts.extend(said);
+    if !is_whole {
+        let call =
+            |call: &Call<'_>| Part::tool_call(call.id.clone(), call.name.clone(), input_json(call.args));
+        parts.extend(calls.iter().map(call));
+    }
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let called = parts.iter().any(|part| part.as_tool_call().is_some());
+    let usage = message.tokens.and_then(|tokens| {
+        believable(Usage {
+            input: tokens.input.saturating_sub(tokens.cached),
+            output: tokens.output.saturating_add(tokens.thoughts),
+            cache_read: tokens.cached,
+            cache_write: 0,
+            reasoning: tokens.thoughts,
+        })
+    });
+    let stop = if called { Stop::ToolUse } else { Stop::Stop };
+    let answer = AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop };
+    let mut bodies: Vec<Body> = vec![answer.into()];
+    bodies.extend(calls.into_iter().filter_map(|call| result(call, harvest)).map(Body::from));
+    bodies
+}
+
+fn thought(thought: Thought) -> Option<Part> {
+    let text = match (thought.subject, thought.description) {
+        (Some(subject), Some(description)) => format!("**{subject}** {description}"),
+        (one, other) => one.or(other)?,
+    };
+    Some(Part::Reasoning(Reasoning { text, redacted: false }))
+}
+
+fn result(call: Call<'_>, harvest: &mut Harvest) -> Option<ToolResult> {
+    let raw = call.result?;
+    let mut parts = Vec::new();
+    for piece in pieces(Some(raw)) {
+        match piece.function_response.as_ref().and_then(|response| response.response) {
+            Some(response) => parts.push(Part::text(response_text(response))),
+            None => parts.extend(part_of(piece, harvest)),
+        }
+    }
+    let is_error = matches!(call.status.as_ref(), "error" | "cancelled");
+    Some(ToolResult {
+        call_id: call.id,
+        tool: Some(call.name),
+        parts,
+        is_error,
+        duration_ms: None,
+        interrupted: call.status == "cancelled",
+        full: None,
+    })
+}
+
+/// Google's tools answer with an object; where it is nothing but text, the text is what they said.
+fn response_text(raw: &RawValue) -> String {
+    let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(raw.get());
+    let only = read.ok().filter(|object| object.len() == 1).and_then(|object| {
+        let (key, value) = object.into_iter().next()?;
+        matches!(key.as_str(), "output" | "error" | "result").then_some(value)
+    });
+    match only {
+        Some(serde_json::Value::String(text)) => text,
+        _ => raw.get().to_owned(),
+    }
+}

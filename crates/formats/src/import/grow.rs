@@ -1,0 +1,315 @@
+//! Steps become drafts. The log only knows "behind the leaf" and "move the leaf", so a step that hangs elsewhere gets a
+//! `leaf_moved` before it; ids grow (I13) and end in the record's [`Key`], so that what the log has already is known by
+//! it and left alone. So a source that grew is extended, one that went back becomes a branch, and the same file adds
+//! nothing.
+//!
+//! Memory: some 50 bytes for each record, and nothing else that grows. Whatever the steps are, the drafts can be placed.
+
+use std::collections::HashMap;
+
+use sapwood_core::entry::{Label, LeafMoved, Stance, codec};
+use sapwood_core::port::store::BODY_BYTES_MAX;
+use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
+
+use super::harvest::{Act, By, Key, Path, Step, Under};
+use super::{PROBLEMS_MAX, Problem, Trouble};
+
+/// Most entries of one log that are remembered.
+const ROWS_MAX: usize = (u32::MAX - 1) as usize;
+/// Most steps taken up paths, in all: a file that asks for more is made to.
+const WALK_STEPS_MAX: u64 = 1 << 30;
+/// From this size of its texts on, a body is measured exactly.
+const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
+/// The last time an id can hold, less some room to count up.
+const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
+
+/// A place in the tree: a row, or before the first entry.
+type Place = Option<u32>;
+
+#[derive(Clone, Copy)]
+struct Row {
+    id: EntryId,
+    parent: Place,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    place: Place,
+    /// Whether the source has named it in this run.
+    seen: bool,
+    is_entry: bool,
+}
+
+pub struct Grower {
+    agent: Option<Principal>,
+    rows: Vec<Row>,
+    keys: HashMap<Key, Known, foldhash::fast::RandomState>,
+    last: Option<EntryId>,
+    /// Where the log's leaf is, and where the source's is.
+    leaf: Place,
+    source_leaf: Place,
+    /// The leaf before this run, if somebody has gone on from the imported part since.
+    own_leaf: Option<Place>,
+    at: TimestampMs,
+    walked: u64,
+    moves: u64,
+    given_up: bool,
+    pub added: u64,
+    pub skipped: u64,
+}
+
+impl Grower {
+    /// `agent` signs what the source's agent said.
+    pub fn new(agent: Option<Principal>) -> Self {
+        Self {
+            agent,
+            rows: Vec::new(),
+            keys: HashMap::default(),
+            last: None,
+            leaf: None,
+            source_leaf: None,
+            own_leaf: None,
+            at: TimestampMs::default(),
+            walked: 0,
+            moves: 0,
+            given_up: false,
+            added: 0,
+            skipped: 0,
+        }
+    }
+
+    /// An entry the log has already, in the order of seqs. `parent` is its parent's seq; seqs begin with 1.
+    pub fn know(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
+        let parent = parent.and_then(|seq| seq.checked_sub(1));
+        let place = match stance {
+            Stance::InTree => u32::try_from(self.rows.len()).ok(),
+            Stance::Beside => parent,
+        };
+        self.rows.push(Row { id, parent });
+        self.keys.insert(Key::of_id(id), Known { place, seen: false, is_entry: true });
+        self.last = Some(id);
+    }
+
+    /// Where the leaf is, once everything is known.
+    pub fn know_leaf(&mut self, seq: Option<u32>) {
+        self.leaf = seq.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
+        self.own_leaf = Some(self.leaf);
+    }
+
+    /// Whether the log has a record of the source.
+    pub fn has(&self, key: Key) -> bool {
+        self.keys.get(&key).is_some_and(|known| known.is_entry)
+    }
+
+    /// Puts what a step adds behind `drafts`.
+    pub fn take(&mut self, step: Step, drafts: &mut Vec<Draft>, problems: &mut Vec<Problem>) {
+        if self.given_up {
+            return;
+        }
+        if self.rows.len() >= ROWS_MAX || problems.len() + 2 >= PROBLEMS_MAX {
+            self.given_up = true;
+            problems.push(Problem { line: step.line, what: Trouble::GivenUp });
+            return;
+        }
+        self.at = step.at.unwrap_or(self.at);
+        let mut report = |what| problems.push(Problem { line: step.line, what });
+        match step.act {
+            Act::Alias { under, path } => {
+                let place = self.place(under, &mut report);
+                self.keys.entry(step.key).or_insert(Known { place, seen: true, is_entry: false });
+                self.follow(path, place);
+            }
+            Act::Rewind(under) => self.source_leaf = self.place(under, &mut report),
+            Act::Note(body) => {
+                if self.is_new(step.key, &mut report) {
+                    self.keep(step.key, body, None, drafts);
+                }
+            }
+            Act::Label { target, text } => match self.entry(target) {
+                None => report(Trouble::UnknownSource { kind: Kind::Label }),
+                Some(target) => {
+                    if self.is_new(step.key, &mut report) {
+                        self.keep(step.key, Label { target, text }.into(), None, drafts);
+                    }
+                }
+            },
+            Act::Add { mut body, under, by, path, names, earlier } => {
+                let place = self.place(under, &mut report);
+                if let Some(known) = self.known_again(step.key, &mut report) {
+                    return self.follow(path, known);
+                }
+                if let Body::AssistantMessage(answer) = &mut body
+                    && earlier.iter().any(|key| self.has(*key))
+                {
+                    (answer.usage, answer.cost_nano_usd) = (None, None);
+                }
+                let row = self.grow(step.key, body, place, by, names, &mut report, drafts);
+                self.follow(path, row);
+            }
+        }
+    }
+
+    /// Puts the leaf where the source has it, or leaves it where its user went on meanwhile.
+    pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
+        if self.added == 0 {
+            return;
+        }
+        let went_on = |place: &Place| place.is_some_and(|row| !self.is_of_source(row));
+        let target = self.own_leaf.filter(went_on).unwrap_or(self.source_leaf);
+        self.move_leaf(target, drafts);
+    }
+
+    fn is_of_source(&self, row: u32) -> bool {
+        self.rows.get(row as usize).is_some_and(|row| Key::of_id(row.id).is_of_source())
+    }
+
+    #[allow(clippy::too_many_arguments)] // All of it is one step.
+    fn grow(
+        &mut self,
+        key: Key,
+        mut body: Body,
+        place: Place,
+        by: By,
+        names: Option<Key>,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) -> Place {
+        if weight(&body) > WEIGHT_BYTES_SURE && codec::encode(&body).len() > BODY_BYTES_MAX {
+            report(Trouble::TooLong);
+            self.keys.insert(key, Known { place, seen: true, is_entry: false });
+            return place;
+        }
+        match &mut body {
+            Body::Compaction(compaction) => {
+                compaction.first_kept = names.and_then(|kept| self.entry_on_path(kept, place));
+            }
+            Body::BranchSummary(summary) => summary.from = names.and_then(|left| self.entry(left)),
+            _ => {}
+        }
+        self.move_leaf(place, drafts);
+        let by = match by {
+            By::Caller => None,
+            By::Agent => self.agent.clone(),
+        };
+        self.keep(key, body, by, drafts);
+        self.leaf = u32::try_from(self.rows.len() - 1).ok();
+        if let Some(known) = self.keys.get_mut(&key) {
+            known.place = self.leaf;
+        }
+        self.leaf
+    }
+
+    fn follow(&mut self, path: Path, place: Place) {
+        if path == Path::Main {
+            self.source_leaf = place;
+        }
+    }
+
+    fn is_new(&mut self, key: Key, report: &mut impl FnMut(Trouble)) -> bool {
+        self.known_again(key, report).is_none()
+    }
+
+    /// The place of a record that the log has. One that the source itself brings twice is a fault of it.
+    fn known_again(&mut self, key: Key, report: &mut impl FnMut(Trouble)) -> Option<Place> {
+        let known = self.keys.get_mut(&key)?;
+        if std::mem::replace(&mut known.seen, true) {
+            report(Trouble::Repeated);
+        } else {
+            self.skipped += 1;
+        }
+        Some(known.place)
+    }
+
+    fn place(&mut self, under: Under, report: &mut impl FnMut(Trouble)) -> Place {
+        match under {
+            Under::Leaf => self.source_leaf,
+            Under::Root => None,
+            Under::Key(key) => match self.keys.get(&key) {
+                Some(known) => known.place,
+                None => {
+                    report(Trouble::LostParent);
+                    let place = self.source_leaf;
+                    self.keys.insert(key, Known { place, seen: true, is_entry: false });
+                    place
+                }
+            },
+        }
+    }
+
+    fn entry(&self, key: Key) -> Option<EntryId> {
+        let place = self.keys.get(&key)?.place?;
+        self.rows.get(place as usize).map(|row| row.id)
+    }
+
+    /// The entry of a record, if it is `from` or above it. Parents have smaller places than their children.
+    fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
+        let wanted = self.keys.get(&key)?.place?;
+        let mut at = from;
+        while let Some(row) = at.filter(|row| *row > wanted) {
+            self.walked += 1;
+            if self.walked > WALK_STEPS_MAX {
+                return None;
+            }
+            at = self.rows[row as usize].parent;
+        }
+        (at == Some(wanted)).then(|| self.rows[wanted as usize].id)
+    }
+
+    fn move_leaf(&mut self, to: Place, drafts: &mut Vec<Draft>) {
+        if to == self.leaf {
+            return;
+        }
+        self.moves += 1;
+        let target = to.map(|row| self.rows[row as usize].id);
+        let seed = format!("leaf_moved {} {target:?} {:?}", self.moves, self.last);
+        self.keep(Key::of(&seed), LeafMoved { to: target }.into(), None, drafts);
+        self.leaf = to;
+    }
+
+    fn keep(&mut self, key: Key, body: Body, by: Option<Principal>, drafts: &mut Vec<Draft>) {
+        let id = self.next_id(key);
+        self.rows.push(Row { id, parent: self.leaf });
+        self.keys.insert(key, Known { place: self.leaf, seen: true, is_entry: true });
+        self.last = Some(id);
+        self.added += 1;
+        drafts.push(Draft { id: Some(id), at: self.at, by, turn: None, body });
+    }
+
+    /// Where times go back or stand still, the id's time goes on by a millisecond; the entry keeps its own.
+    fn next_id(&self, key: Key) -> EntryId {
+        let at = TimestampMs(self.at.0.clamp(0, ID_MS_MAX));
+        let fresh = key.id_at(at);
+        match self.last {
+            Some(last) if fresh <= last => key.id_at(TimestampMs(millis(last) + 1)),
+            _ => fresh,
+        }
+    }
+}
+
+fn millis(id: EntryId) -> i64 {
+    id.as_bytes()[..6].iter().fold(0, |millis, byte| (millis << 8) | i64::from(*byte))
+}
+
+fn weight(body: &Body) -> usize {
+    use sapwood_core::content::Part;
+    let of_parts: usize = body
+        .parts()
+        .iter()
+        .map(|part| match part {
+            Part::Text(text) => text.text.len(),
+            Part::Reasoning(reasoning) => reasoning.text.len(),
+            Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
+            Part::Media(_) => 256,
+        })
+        .sum();
+    of_parts
+        + match body {
+            Body::CustomInfo(info) => info.data.get().len(),
+            Body::CustomMessage(message) => message.details.as_ref().map_or(0, |details| details.get().len()),
+            Body::Compaction(compaction) => compaction.summary.as_ref().map_or(0, String::len),
+            Body::BranchSummary(summary) => summary.summary.len(),
+            Body::SystemNote(note) => note.text.len(),
+            Body::ContextChanged(changed) => changed.system.as_ref().map_or(0, String::len),
+            _ => 0,
+        }
+}

@@ -1,0 +1,247 @@
+//! What an importer of a foreign format gives: a session, and steps that grow its log. Sources name their records by ids
+//! of their own, in any shape; a [`Key`] is such an id as bits that fit into an entry's id, so that a later import knows
+//! again what the log has already. [`super::grow`] turns steps into drafts.
+
+use sapwood_core::content::{BlobRef, Part};
+use sapwood_core::entry::Usage;
+use sapwood_core::port::store::NewSession;
+use sapwood_core::project::summary::{Lineage, Origin};
+use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
+
+use super::{Format, Problem, Trouble};
+
+/// A record of the source, as the end of an entry's id: 58 bits of its hash, and 16 that say that it is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key([u8; 10]);
+
+impl Key {
+    /// The same text gives the same key, whatever the machine.
+    pub fn of(text: &str) -> Self {
+        Self::of_hash(&BlobHash::of(text.as_bytes()))
+    }
+
+    /// A record that stands behind others: where a source has no ids, its place and what it says are its id.
+    pub fn after(before: Key, content: &[u8]) -> Self {
+        let mut bytes = before.0.to_vec();
+        bytes.extend_from_slice(BlobHash::of(content).as_bytes());
+        Self::of_hash(&BlobHash::of(&bytes))
+    }
+
+    /// One of several entries that a record becomes.
+    pub fn part(self, number: usize) -> Self {
+        if number == 0 { self } else { Self::after(self, &number.to_le_bytes()) }
+    }
+
+    /// The key an entry's id was made of, if it was made here.
+    pub fn of_id(id: EntryId) -> Self {
+        let mut tail = [0; 10];
+        tail.copy_from_slice(&id.as_bytes()[6..]);
+        Self(tail)
+    }
+
+    /// The entry's id for this key at a time.
+    pub(super) fn id_at(self, at: TimestampMs) -> EntryId {
+        EntryId::mint(at, self.random())
+    }
+
+    fn of_hash(hash: &BlobHash) -> Self {
+        let mut random = [0; 16];
+        random.copy_from_slice(&hash.as_bytes()[..16]);
+        // Through a real id and back: its version bits take the place of six of ours.
+        let mut key = Self::of_id(EntryId::mint(TimestampMs(0), u128::from_be_bytes(random)));
+        let mark = key.mark();
+        key.0[8..].copy_from_slice(&mark);
+        key
+    }
+
+    /// Whether this is the key of an imported record, and not the end of an id that was minted here. One in 65,536 of
+    /// those is taken for one.
+    pub(super) fn is_of_source(self) -> bool {
+        self.0[8..] == self.mark()
+    }
+
+    fn mark(self) -> [u8; 2] {
+        let mut bits = [0; 8];
+        bits.copy_from_slice(&self.0[..8]);
+        let mixed = u64::from_be_bytes(bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        [(mixed >> 56) as u8, (mixed >> 48) as u8]
+    }
+
+    fn random(self) -> u128 {
+        let mut bytes = [0; 16];
+        bytes[..10].copy_from_slice(&self.0);
+        u128::from_be_bytes(bytes)
+    }
+}
+
+/// Where a step hangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Under {
+    /// Behind the step before it on the main path.
+    Leaf,
+    /// A new root.
+    Root,
+    Key(Key),
+}
+
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Whoever imports: the user's own words.
+    Caller,
+    /// The source's agent.
+    Agent,
+}
+
+/// Whether the leaf follows what was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    Main,
+    /// Beside the main path, such as a helper's own conversation: in the tree, and never the leaf.
+    Side,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// An entry in the tree. `names` is the record it refers to: what a compaction keeps from, if that is on its path, or
+    /// the leaf that a branch's summary tells of. `earlier` are shorter versions of the same response: what it took was
+    /// counted with them.
+    Add { body: Body, under: Under, by: By, path: Path, names: Option<Key>, earlier: Vec<Key> },
+    /// An entry beside the tree.
+    Note(Body),
+    /// A label, once its target is known.
+    Label { target: Key, text: Option<String> },
+    /// A record without an entry of its own, from which others hang: it stands for the one it hangs from.
+    Alias { under: Under, path: Path },
+    /// The source went back.
+    Rewind(Under),
+}
+
+/// One step of a log's growth, with the line it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub key: Key,
+    /// The time of the step before it, if none.
+    pub at: Option<TimestampMs>,
+    pub line: u64,
+    pub act: Act,
+}
+
+/// What an importer has brought in so far; whoever drives it takes the steps away.
+#[derive(Debug, Default)]
+pub struct Harvest {
+    pub session: Option<NewSession>,
+    pub steps: Vec<Step>,
+    /// Media that came inline. Bodies name them by hash.
+    pub blobs: Vec<Vec<u8>>,
+    pub problems: Vec<Problem>,
+    /// The line that is being read.
+    pub line: u64,
+    pub at: Option<TimestampMs>,
+}
+
+impl Harvest {
+    pub fn open(&mut self, format: Format, source_id: &str, at: Option<TimestampMs>) -> &mut NewSession {
+        self.at = self.at.or(at);
+        let at = at.or(self.at).unwrap_or_default();
+        let origin = Origin { format: format.as_str().to_owned(), id: source_id.chars().take(256).collect() };
+        let id = session_id(format, source_id);
+        self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
+    }
+
+    /// An entry on the main path.
+    pub fn add(&mut self, key: Key, under: Under, by: By, body: impl Into<Body>) {
+        self.add_on(Path::Main, key, under, by, body);
+    }
+
+    pub fn add_on(&mut self, path: Path, key: Key, under: Under, by: By, body: impl Into<Body>) {
+        self.step(key, Act::Add { body: body.into(), under, by, path, names: None, earlier: Vec::new() });
+    }
+
+    /// A compaction or a branch's summary, with the record it names.
+    pub fn sum_up(&mut self, key: Key, under: Under, names: Option<Key>, body: impl Into<Body>) {
+        self.step(
+            key,
+            Act::Add {
+                body: body.into(),
+                under,
+                by: By::Agent,
+                path: Path::Main,
+                names,
+                earlier: Vec::new(),
+            },
+        );
+    }
+
+    pub fn note(&mut self, key: Key, body: impl Into<Body>) {
+        self.step(key, Act::Note(body.into()));
+    }
+
+    pub fn alias(&mut self, key: Key, under: Under, path: Path) {
+        self.step(key, Act::Alias { under, path });
+    }
+
+    pub fn step(&mut self, key: Key, act: Act) {
+        self.steps.push(Step { key, at: self.at, line: self.line, act });
+    }
+
+    pub fn report(&mut self, what: Trouble) {
+        self.problems.push(Problem { line: self.line, what });
+    }
+
+    /// Media of a message, kept as a blob.
+    pub fn media(&mut self, mime: &str, bytes: Vec<u8>, name: Option<String>) -> Part {
+        let media = BlobRef {
+            blob: BlobHash::of(&bytes),
+            mime: mime.chars().take(128).collect(),
+            name,
+            bytes: bytes.len() as u64,
+            duration_ms: None,
+        };
+        self.blobs.push(bytes);
+        Part::Media(media)
+    }
+}
+
+/// The source's own id where it can be one here; otherwise one made of it.
+pub fn session_id(format: Format, source_id: &str) -> SessionId {
+    source_id.parse().unwrap_or_else(|_| derived_id(format, source_id))
+}
+
+fn derived_id(format: Format, text: &str) -> SessionId {
+    let hash = BlobHash::of(text.as_bytes()).to_string();
+    let name = format!("{}-{}", format.as_str(), &hash[..24]);
+    name.parse().expect("a format's name and hexadecimal digits are a session's name")
+}
+
+pub fn lineage(format: Format, source_id: &str) -> Lineage {
+    Lineage { session: session_id(format, source_id), at: None }
+}
+
+/// Counts that make no sense are left out.
+pub fn believable(usage: Usage) -> Option<Usage> {
+    let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
+    (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
+        .then_some(usage)
+}
+
+/// What makes a body this one, whatever it cost: usage may become known after a first import.
+pub fn identity(body: &Body) -> Vec<u8> {
+    let mut bytes = body.kind().as_str().as_bytes().to_vec();
+    for part in body.parts() {
+        match part {
+            Part::Text(text) => bytes.extend_from_slice(text.text.as_bytes()),
+            Part::Reasoning(reasoning) => bytes.extend_from_slice(reasoning.text.as_bytes()),
+            Part::ToolCall(call) => {
+                bytes.extend_from_slice(call.call_id.as_bytes());
+                bytes.extend_from_slice(call.input.get().as_bytes());
+            }
+            Part::Media(media) => bytes.extend_from_slice(media.blob.as_bytes()),
+        }
+        bytes.push(0);
+    }
+    if body.parts().is_empty() {
+        bytes.extend_from_slice(body.text().as_bytes());
+    }
+    bytes
+}

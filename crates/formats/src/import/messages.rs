@@ -1,0 +1,294 @@
+//! Plain messages, as OpenAI's and Anthropic's APIs take them: an array, an object with `messages`, or a message a line.
+//! There are no ids: a message is known by what stands before it and what it says, so that a conversation that grew is
+//! extended, and one that was edited becomes a branch from there.
+
+use std::borrow::Cow;
+
+use sapwood_core::content::{Part, Reasoning, joined_text};
+use sapwood_core::entry::{
+    AssistantMessage, ContextChanged, ModelChanged, Stop, SystemNote, ToolResult, Usage, UserMessage,
+};
+use sapwood_core::{BlobHash, Body};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::blocks::{Block, Content};
+use super::harvest::{By, Harvest, Key, Under, believable};
+use super::text::{arguments_json, input_json};
+use super::{Format, Lines, Reader, Trouble, read_json_line};
+
+#[derive(Deserialize)]
+struct Conversation<'a> {
+    #[serde(borrow)]
+    messages: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    system: Content<'a>,
+    model: Option<String>,
+    id: Option<String>,
+    title: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Message<'a> {
+    #[serde(borrow)]
+    role: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Content<'a>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<Call<'a>>>,
+    #[serde(alias = "tool_use_id", alias = "call_id")]
+    tool_call_id: Option<String>,
+    name: Option<String>,
+    is_error: Option<bool>,
+    reasoning_content: Option<String>,
+    refusal: Option<String>,
+    model: Option<String>,
+    usage: Option<Counts>,
+    #[serde(alias = "finish_reason", alias = "stop")]
+    stop_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(default)]
+    id: String,
+    #[serde(borrow)]
+    function: Option<Function<'a>>,
+    #[serde(borrow)]
+    custom: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(default)]
+    name: String,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Counts {
+    #[serde(alias = "prompt_tokens")]
+    input_tokens: u64,
+    #[serde(alias = "completion_tokens")]
+    output_tokens: u64,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    #[serde(alias = "input_tokens_details")]
+    prompt_tokens_details: Option<Cached>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Cached {
+    cached_tokens: u64,
+}
+
+pub struct Importer {
+    name: String,
+    last: Option<Key>,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+        read_json_line(line, number, harvest, |line, harvest| {
+            let message: Message<'_> = serde_json::from_slice(line)?;
+            self.open(None, line, harvest);
+            self.take(message, line, harvest);
+            Ok(())
+        });
+    }
+
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+        harvest.line = 1;
+        let is_array = bytes.trim_ascii_start().starts_with(b"[");
+        let read = match is_array {
+            true => serde_json::from_slice(bytes).map(|messages| Conversation {
+                messages,
+                system: Content::Nothing,
+                model: None,
+                id: None,
+                title: None,
+            }),
+            false => serde_json::from_slice::<Conversation<'_>>(bytes),
+        };
+        match read {
+            Ok(conversation) => self.take_all(conversation, bytes, harvest),
+            // A message a line, or several documents behind each other.
+            Err(_) if !is_array => {
+                let mut lines = super::LineSplitter::default();
+                lines.push(bytes, |line, number| self.push_line(line, number, harvest));
+                lines.finish(|line, number| self.push_line(line, number, harvest));
+            }
+            Err(error) => {
+                harvest.line = error.line() as u64;
+                harvest.report(if error.is_eof() {
+                    Trouble::Torn
+                } else {
+                    Trouble::BadLine { why: error.to_string() }
+                });
+            }
+        }
+    }
+}
+
+impl Importer {
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), last: None }
+    }
+
+    /// A conversation has the name of its file; one without a file is known by its first message.
+    fn open(&mut self, id: Option<String>, first: &[u8], harvest: &mut Harvest) {
+        if harvest.session.is_some() {
+            return;
+        }
+        let named = id.unwrap_or_else(|| match self.name.as_str() {
+            "" | "-" => format!("messages-{}", &BlobHash::of(first).to_string()[..24]),
+            name => name.to_owned(),
+        });
+        harvest.open(Format::Messages, &named, harvest.at);
+    }
+
+    fn take_all(&mut self, conversation: Conversation<'_>, bytes: &[u8], harvest: &mut Harvest) {
+        let first = conversation.messages.first().map_or("", |first| first.get());
+        self.open(conversation.id, first.as_bytes(), harvest);
+        if let Some(session) = &mut harvest.session {
+            session.title = conversation.title;
+        }
+        let system = joined_text(&conversation.system.into_parts(harvest));
+        if !system.is_empty() {
+            self.add(
+                system.clone().as_bytes(),
+                ContextChanged { system: Some(system), ..ContextChanged::default() },
+                harvest,
+            );
+        }
+        if let Some(model) = conversation.model {
+            self.add(model.clone().as_bytes(), ModelChanged { model }, harvest);
+        }
+        let mut lines = Lines::new(bytes);
+        for raw in conversation.messages {
+            harvest.line = lines.of(raw.get());
+            match serde_json::from_str::<Message<'_>>(raw.get()) {
+                Ok(message) => self.take(message, raw.get().as_bytes(), harvest),
+                Err(error) => harvest.report(Trouble::BadLine { why: error.to_string() }),
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message<'_>, raw: &[u8], harvest: &mut Harvest) {
+        let bodies: Vec<Body> = match message.role.as_ref() {
+            "user" => user_bodies(message.content.into_blocks(), harvest),
+            "assistant" => vec![assistant(message, harvest).into()],
+            "tool" | "function" => vec![
+                ToolResult {
+                    call_id: message.tool_call_id.unwrap_or_default(),
+                    tool: message.name,
+                    parts: message.content.into_parts(harvest),
+                    is_error: message.is_error.unwrap_or(false),
+                    duration_ms: None,
+                    interrupted: false,
+                    full: None,
+                }
+                .into(),
+            ],
+            "system" | "developer" => {
+                let text = joined_text(&message.content.into_parts(harvest));
+                vec![match self.last {
+                    // The first words of all are the system's prompt.
+                    None => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
+                    Some(_) => SystemNote { text, reason: None }.into(),
+                }]
+            }
+            role => {
+                let role: String = role.chars().take(40).collect();
+                return harvest.report(Trouble::BadLine { why: format!("role {role:?} is not known") });
+            }
+        };
+        for (number, body) in bodies.into_iter().enumerate() {
+            let content = [raw, &number.to_le_bytes()].concat();
+            self.add(&content, body, harvest);
+        }
+    }
+
+    fn add(&mut self, content: &[u8], body: impl Into<Body>, harvest: &mut Harvest) {
+        let body = body.into();
+        let under = self.last.map_or(Under::Root, Under::Key);
+        let key = Key::after(self.last.unwrap_or_else(|| Key::of("messages")), content);
+        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
+        harvest.add(key, under, by, body);
+        self.last = Some(key);
+    }
+}
+
+/// A user's message holds their words and, in Anthropic's shape, the results of tools; each result is an entry.
+pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut Harvest) -> Vec<Body> {
+    let mut bodies: Vec<Body> = Vec::new();
+    let mut said: Vec<Part> = Vec::new();
+    for block in blocks {
+        if block.is_result() {
+            let (call_id, is_error) =
+                (block.tool_use_id.unwrap_or_default(), block.is_error.unwrap_or(false));
+            let parts = block.content.into_parts(harvest);
+            let result = ToolResult {
+                call_id,
+                tool: None,
+                parts,
+                is_error,
+                duration_ms: None,
+                interrupted: false,
+                full: None,
+            };
+            bodies.push(result.into());
+        } else {
+            said.extend(block.into_part(harvest));
+        }
+    }
+    if !said.is_empty() {
+        bodies.push(UserMessage { parts: said, origin: None }.into());
+    }
+    bodies
+}
+
+fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+    let reasoning = message.reasoning_content.filter(|text| !text.is_empty());
+    let mut parts: Vec<Part> =
+        reasoning.map(|text| Part::Reasoning(Reasoning { text, redacted: false })).into_iter().collect();
+    parts.extend(message.content.into_parts(harvest));
+    parts.extend(message.refusal.map(Part::text));
+    for call in message.tool_calls.unwrap_or_default() {
+        let Some(function) = call.function.or(call.custom) else { continue };
+        let raw = function.arguments.or(function.input);
+        let input = match raw.filter(|raw| raw.get().starts_with('"')) {
+            Some(text) => arguments_json(&serde_json::from_str::<String>(text.get()).unwrap_or_default()),
+            None => input_json(raw),
+        };
+        parts.push(Part::tool_call(call.id, function.name, input));
+    }
+    let called = parts.iter().any(|part| part.as_tool_call().is_some());
+    let stop = match message.stop_reason.as_deref() {
+        Some("length" | "max_tokens") => Stop::Length,
+        Some("content_filter" | "refusal") => Stop::ContentFilter,
+        Some("error") => Stop::Error,
+        Some("aborted") => Stop::Aborted,
+        _ if called => Stop::ToolUse,
+        _ => Stop::Stop,
+    };
+    let usage = message.usage.and_then(usage_of);
+    AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop }
+}
+
+fn usage_of(counts: Counts) -> Option<Usage> {
+    let cached = counts.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
+    believable(Usage {
+        input: counts.input_tokens.saturating_sub(cached),
+        output: counts.output_tokens,
+        cache_read: counts.cache_read_input_tokens.unwrap_or(cached),
+        cache_write: counts.cache_creation_input_tokens.unwrap_or(0),
+        reasoning: 0,
+    })
+}

@@ -1,0 +1,431 @@
+//! pi's sessions, and operator's, which are the same tree under other names: camelCase here, snake_case there, ISO times
+//! or seconds. Every record has an id and hangs from another; one that stands beside the tree here (a label, a name,
+//! an extension's data) is a link of that chain there, so what hangs from it hangs from what it hung from.
+//!
+//! pi's leaf is the last line. operator writes a `leaf` record where it moved.
+//! pi version 1 has no ids: a straight chain, in which `firstKeptEntryIndex` counts the header too. Version 2 calls the
+//! role `custom` `hookMessage`.
+//!
+//! Memory: nothing that grows, but for version 1 the 10 bytes of each line's key.
+
+use std::borrow::Cow;
+
+use sapwood_core::content::Part;
+use sapwood_core::entry::{
+    AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
+    ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+};
+use sapwood_core::{BlobHash, Body, Json};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::blocks::Content;
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
+use super::text::{Time, input_json};
+use super::{Format, Reader, Trouble, keep_record, read_json_line};
+use crate::message::COST_NANO_USD_MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Pi,
+    Operator,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Record<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    id: Option<String>,
+    #[serde(alias = "parent_id")]
+    parent_id: Option<String>,
+    timestamp: Option<Time>,
+    version: Option<u32>,
+    cwd: Option<String>,
+    #[serde(alias = "parent_session")]
+    parent_session: Option<String>,
+    #[serde(borrow)]
+    message: Option<Message<'a>>,
+    summary: Option<String>,
+    #[serde(alias = "first_kept_entry_id")]
+    first_kept_entry_id: Option<String>,
+    first_kept_entry_index: Option<u64>,
+    #[serde(alias = "tokens_before")]
+    tokens_before: Option<f64>,
+    #[serde(alias = "from_hook")]
+    from_hook: Option<bool>,
+    #[serde(borrow)]
+    details: Option<&'a RawValue>,
+    #[serde(alias = "from_id")]
+    from_id: Option<String>,
+    #[serde(alias = "target_id")]
+    target_id: Option<String>,
+    label: Option<String>,
+    name: Option<String>,
+    #[serde(alias = "thinking_level", alias = "level")]
+    thinking_level: Option<String>,
+    #[serde(alias = "model_id", alias = "model")]
+    model_id: Option<String>,
+    #[serde(alias = "custom_type")]
+    custom_type: Option<String>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Content<'a>,
+    display: Option<bool>,
+    #[serde(alias = "system_prompt")]
+    system_prompt: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Message<'a> {
+    #[serde(borrow)]
+    role: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Content<'a>,
+    #[serde(alias = "model_id")]
+    model: Option<String>,
+    usage: Option<Counts>,
+    #[serde(alias = "stop_reason")]
+    stop_reason: Option<String>,
+    #[serde(alias = "tool_call_id", alias = "call_id")]
+    tool_call_id: Option<String>,
+    #[serde(alias = "tool_name")]
+    tool_name: Option<String>,
+    #[serde(alias = "is_error")]
+    is_error: Option<bool>,
+    command: Option<String>,
+    output: Option<String>,
+    #[serde(alias = "exit_code")]
+    exit_code: Option<i64>,
+    cancelled: Option<bool>,
+    truncated: Option<bool>,
+    #[serde(alias = "full_output_path")]
+    full_output_path: Option<String>,
+    #[serde(alias = "exclude_from_context")]
+    exclude_from_context: Option<bool>,
+    #[serde(alias = "custom_type")]
+    custom_type: Option<String>,
+    display: Option<bool>,
+    #[serde(borrow)]
+    details: Option<&'a RawValue>,
+    summary: Option<String>,
+    #[serde(alias = "tokens_before")]
+    tokens_before: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Counts {
+    #[serde(alias = "input_tokens")]
+    input: Option<f64>,
+    #[serde(alias = "output_tokens")]
+    output: Option<f64>,
+    #[serde(alias = "cache_read")]
+    cache_read: Option<f64>,
+    #[serde(alias = "cache_write")]
+    cache_write: Option<f64>,
+    cost: Option<Cost>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Cost {
+    total: Option<f64>,
+}
+
+pub struct Importer {
+    dialect: Dialect,
+    /// Version 1: the key of each line, the header's included.
+    chain: Option<Vec<Key>>,
+    lines: u64,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+        read_json_line(line, number, harvest, |line, harvest| {
+            let record: Record<'_> = serde_json::from_slice(line)?;
+            harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
+            match record.kind.as_ref() {
+                "session" | "session_header" if harvest.session.is_none() => self.open(record, harvest),
+                _ => self.take(record, line, harvest),
+            }
+            Ok(())
+        });
+    }
+
+    fn finish(&mut self, harvest: &mut Harvest) {
+        if harvest.session.is_none() && !harvest.steps.is_empty() {
+            harvest.steps.clear();
+            harvest.line = 1;
+            harvest.report(Trouble::NoHeader);
+        }
+    }
+}
+
+impl Importer {
+    pub fn new(dialect: Dialect) -> Self {
+        Self { dialect, chain: None, lines: 0 }
+    }
+
+    fn format(&self) -> Format {
+        match self.dialect {
+            Dialect::Pi => Format::Pi,
+            Dialect::Operator => Format::Operator,
+        }
+    }
+
+    fn open(&mut self, header: Record<'_>, harvest: &mut Harvest) {
+        let Some(id) = header.id else {
+            harvest.report(Trouble::BadHeader { why: "it has no id".to_owned() });
+            return;
+        };
+        let format = self.format();
+        if self.dialect == Dialect::Pi && header.version.unwrap_or(1) < 2 {
+            self.chain = Some(vec![Key::of("header")]);
+        }
+        let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
+        session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
+        session.title = header.name;
+        session.parent = header.parent_session.as_deref().map(parent_name).map(|id| lineage(format, &id));
+        if let Some(system) = header.system_prompt {
+            let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
+            harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
+        }
+    }
+
+    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+        self.lines += 1;
+        let (key, under) = self.place(&record, line);
+        let Some(kind) = self.kind_of(&record) else {
+            keep_record(self.format(), record.kind.as_ref(), key.part(1), line, harvest);
+            return harvest.alias(key, under, Path::Main);
+        };
+        match kind {
+            What::Message => self.take_message(record, key, under, line, harvest),
+            What::Compaction => self.take_compaction(record, key, under, harvest),
+            What::Setting(body) => harvest.add(key, under, By::Agent, body),
+            What::BranchSummary(body) => {
+                harvest.sum_up(key, under, record.from_id.as_deref().map(Key::of), body);
+            }
+            What::Custom => {
+                let parts = record.content.into_parts(harvest);
+                let body = CustomMessage {
+                    custom_type: record.custom_type.unwrap_or_else(|| "custom".to_owned()),
+                    parts,
+                    display: record.display.unwrap_or(false),
+                    details: record.details.map(|raw| input_json(Some(raw))),
+                };
+                harvest.add(key, under, By::Agent, body);
+            }
+            What::Beside(act) => {
+                harvest.step(key.part(1), act);
+                harvest.alias(key, under, Path::Main);
+            }
+            What::Leaf(target) => {
+                let to = target.map_or(Under::Root, |target| Under::Key(Key::of(&target)));
+                harvest.alias(key, to, Path::Main);
+            }
+        }
+    }
+
+    /// A record's key, and what it hangs from.
+    fn place(&mut self, record: &Record<'_>, line: &[u8]) -> (Key, Under) {
+        match &mut self.chain {
+            Some(chain) => {
+                let before = chain.last().copied().unwrap_or_else(|| Key::of("header"));
+                let under = if chain.len() <= 1 { Under::Root } else { Under::Key(before) };
+                let key = Key::after(before, line);
+                chain.push(key);
+                (key, under)
+            }
+            None => {
+                let loose = || Key::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
+                let key = record.id.as_deref().map_or_else(loose, Key::of);
+                (key, record.parent_id.as_deref().map_or(Under::Root, |parent| Under::Key(Key::of(parent))))
+            }
+        }
+    }
+
+    /// What a record is, as far as its own fields tell.
+    fn kind_of(&self, record: &Record<'_>) -> Option<What> {
+        Some(match record.kind.as_ref() {
+            "message" => What::Message,
+            "compaction" => What::Compaction,
+            "branch_summary" | "branch" => match record.summary.clone().filter(|summary| !summary.is_empty())
+            {
+                None => return None,
+                Some(summary) => What::BranchSummary(BranchSummary {
+                    summary,
+                    from: None,
+                    details: Details::default(),
+                    from_hook: record.from_hook.unwrap_or(false),
+                }),
+            },
+            "thinking_level_change" => {
+                What::Setting(ThinkingChanged { level: record.thinking_level.clone()? }.into())
+            }
+            "model_change" => What::Setting(ModelChanged { model: record.model_id.clone()? }.into()),
+            "custom_message" => What::Custom,
+            "label" => What::Beside(Act::Label {
+                target: Key::of(record.target_id.as_deref()?),
+                text: record.label.clone().filter(|label| !label.is_empty()),
+            }),
+            "session_info" => {
+                let title = record.name.clone().filter(|name| !name.trim().is_empty())?;
+                What::Beside(Act::Note(SessionNamed { title }.into()))
+            }
+            "custom" | "custom_info" => {
+                let custom_type = record.custom_type.clone()?;
+                let data = record
+                    .data
+                    .map_or_else(|| Json::from_value(&serde_json::Value::Null), |raw| input_json(Some(raw)));
+                What::Beside(Act::Note(CustomInfo { custom_type, data }.into()))
+            }
+            "leaf" => What::Leaf(record.target_id.clone()),
+            _ => return None,
+        })
+    }
+
+    fn take_message(&self, record: Record<'_>, key: Key, under: Under, line: &[u8], harvest: &mut Harvest) {
+        let message = record.message.unwrap_or_default();
+        let body: Body = match message.role.as_ref() {
+            "user" => UserMessage { parts: message.content.into_parts(harvest), origin: None }.into(),
+            "assistant" => assistant(message, harvest).into(),
+            "toolResult" | "tool_result" | "tool" => ToolResult {
+                call_id: message.tool_call_id.unwrap_or_default(),
+                tool: message.tool_name.filter(|tool| !tool.is_empty()),
+                parts: message.content.into_parts(harvest),
+                is_error: message.is_error.unwrap_or(false),
+                duration_ms: None,
+                interrupted: false,
+                full: None,
+            }
+            .into(),
+            "bashExecution" | "bash_execution" if message.exclude_from_context != Some(true) => {
+                CustomMessage {
+                    custom_type: "bashExecution".to_owned(),
+                    parts: vec![Part::text(execution_text(&message))],
+                    display: true,
+                    details: None,
+                }
+                .into()
+            }
+            "custom" | "hookMessage" | "hook_message" => CustomMessage {
+                custom_type: message.custom_type.unwrap_or_else(|| "custom".to_owned()),
+                parts: message.content.into_parts(harvest),
+                display: message.display.unwrap_or(false),
+                details: message.details.map(|raw| input_json(Some(raw))),
+            }
+            .into(),
+            "branchSummary" | "branch_summary" => {
+                let summary = message.summary.unwrap_or_default();
+                BranchSummary { summary, from: None, details: Details::default(), from_hook: false }.into()
+            }
+            "compactionSummary" | "compaction_summary" => {
+                compaction(message.summary, message.tokens_before, false).into()
+            }
+            _ => {
+                keep_record(self.format(), "message", key.part(1), line, harvest);
+                return harvest.alias(key, under, Path::Main);
+            }
+        };
+        harvest.add(key, under, by_of(&body), body);
+    }
+
+    fn take_compaction(&self, record: Record<'_>, key: Key, under: Under, harvest: &mut Harvest) {
+        let by_index = record.first_kept_entry_index.and_then(|index| {
+            let index = usize::try_from(index).ok().filter(|index| *index > 0)?;
+            self.chain.as_ref()?.get(index).copied()
+        });
+        let kept = record.first_kept_entry_id.as_deref().map(Key::of).or(by_index);
+        let body = compaction(record.summary, record.tokens_before, record.from_hook.unwrap_or(false));
+        harvest.sum_up(key, under, kept, body);
+    }
+}
+
+enum What {
+    Message,
+    Compaction,
+    Custom,
+    Setting(Body),
+    BranchSummary(BranchSummary),
+    Beside(Act),
+    Leaf(Option<String>),
+}
+
+fn by_of(body: &Body) -> By {
+    if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
+}
+
+/// pi names a parent by its file: `<time>_<id>.jsonl`.
+fn parent_name(path: &str) -> String {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let stem = name.strip_suffix(".jsonl").unwrap_or(name);
+    stem.rsplit('_').next().unwrap_or(stem).to_owned()
+}
+
+fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {
+    Compaction {
+        summary: summary.filter(|summary| !summary.is_empty()),
+        first_kept: None,
+        strategy: Strategy::Imported,
+        trigger: Trigger::Imported,
+        tokens_before: tokens_before.and_then(whole),
+        tokens_after: None,
+        details: Details::default(),
+        from_hook,
+    }
+}
+
+fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+    let parts = message.content.into_parts(harvest);
+    let called = parts.iter().any(|part| part.as_tool_call().is_some());
+    let counts = message.usage.unwrap_or_default();
+    let count = |number: Option<f64>| number.and_then(whole).unwrap_or(0);
+    let usage = Usage {
+        input: count(counts.input),
+        output: count(counts.output),
+        cache_read: count(counts.cache_read),
+        cache_write: count(counts.cache_write),
+        reasoning: 0,
+    };
+    let cost = counts.cost.and_then(|cost| cost.total).map(|dollars| (dollars * 1e9).round());
+    AssistantMessage {
+        parts,
+        model: message.model.filter(|model| !model.is_empty()),
+        usage: believable(usage),
+        cost_nano_usd: cost.and_then(whole).filter(|cost| *cost <= COST_NANO_USD_MAX),
+        stop: match message.stop_reason.as_deref() {
+            Some("length" | "max_tokens") => Stop::Length,
+            Some("toolUse" | "tool_use") => Stop::ToolUse,
+            Some("error") => Stop::Error,
+            Some("aborted") => Stop::Aborted,
+            None if called => Stop::ToolUse,
+            _ => Stop::Stop,
+        },
+    }
+}
+
+fn whole(number: f64) -> Option<u64> {
+    (0.0..9e15).contains(&number).then_some(number.round() as u64)
+}
+
+/// A command the user ran themselves, as pi tells the model of it.
+fn execution_text(message: &Message<'_>) -> String {
+    let mut text = format!("Ran `{}`\n", message.command.as_deref().unwrap_or_default());
+    match message.output.as_deref().filter(|output| !output.is_empty()) {
+        Some(output) => text.push_str(&format!("```\n{output}\n```")),
+        None => text.push_str("(no output)"),
+    }
+    match message.exit_code {
+        _ if message.cancelled == Some(true) => text.push_str("\n\n(command cancelled)"),
+        Some(code) if code != 0 => text.push_str(&format!("\n\nCommand exited with code {code}")),
+        _ => {}
+    }
+    if let Some(path) = message.full_output_path.as_ref().filter(|_| message.truncated == Some(true)) {
+        text.push_str(&format!("\n\n[Output truncated. Full output: {path}]"));
+    }
+    text
+}

@@ -1,0 +1,257 @@
+//! Role sessions: `transcript.json` holds one object, with the conversation as it is now and, for each compaction, the
+//! conversation it replaced. Put behind each other they are the log: what was archived, the compaction, what came since.
+//! `feed.json` beside it holds what an operator saw; its items are kept beside the tree.
+
+use sapwood_core::content::Part;
+use sapwood_core::entry::{
+    AssistantMessage, Compaction, ContextChanged, CustomInfo, Details, Stop, Strategy, ToolResult, Trigger,
+    UserMessage,
+};
+use sapwood_core::{Body, Json};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::harvest::{By, Harvest, Key, Under};
+use super::text::{Time, input_json, keep_json};
+use super::{Format, Lines, Reader, Trouble};
+
+/// What the state of a role is kept as, beside the tree.
+pub const STATE_TYPE: &str = "role-files:state";
+pub const FEED_TYPE: &str = "role-files:feed";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RoleSession<'a> {
+    #[serde(default)]
+    role_name: Option<String>,
+    logical_session_id: String,
+    #[serde(borrow)]
+    transcript_history: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    compaction_archives: Option<Vec<Archive<'a>>>,
+    #[serde(default)]
+    is_active: Option<bool>,
+    #[serde(default)]
+    current_node_id: Option<String>,
+    #[serde(default)]
+    system_prompt: Option<String>,
+    #[serde(default)]
+    latest_context_usage: Option<f64>,
+    #[serde(borrow, default)]
+    current_node_context: Option<NodeContext<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeContext<'a> {
+    node_id: String,
+    #[serde(borrow, default)]
+    exchanges: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Archive<'a> {
+    #[serde(default)]
+    trigger: String,
+    compacted_at: Option<Time>,
+    #[serde(borrow)]
+    archived_transcript_history: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    replacement_message: &'a RawValue,
+}
+
+/// The four shapes of a message.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Message<'a> {
+    role: String,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(borrow, default)]
+    calls: Option<Vec<Call<'a>>>,
+    #[serde(default)]
+    call_id: Option<String>,
+    #[serde(default)]
+    tool_name: Option<String>,
+    #[serde(default)]
+    is_error: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(default, alias = "callId")]
+    id: String,
+    #[serde(default, alias = "toolName")]
+    name: String,
+    #[serde(borrow, alias = "arguments", alias = "args")]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Default)]
+pub struct Importer {
+    last: Option<Key>,
+}
+
+impl Reader for Importer {
+    fn push_line(&mut self, line: &[u8], _number: u64, harvest: &mut Harvest) {
+        self.push_document(line, harvest);
+    }
+
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+        harvest.line = 1;
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            return take_feed(bytes, harvest);
+        }
+        match serde_json::from_slice::<RoleSession<'_>>(bytes) {
+            Ok(session) => self.take(session, bytes, harvest),
+            Err(error) => {
+                harvest.line = error.line() as u64;
+                harvest.report(if error.is_eof() {
+                    Trouble::Torn
+                } else {
+                    Trouble::BadLine { why: error.to_string() }
+                });
+            }
+        }
+    }
+}
+
+/// The operator's feed, kept beside the tree.
+fn take_feed(bytes: &[u8], harvest: &mut Harvest) {
+    let items: Vec<&RawValue> = match serde_json::from_slice(bytes) {
+        Ok(items) => items,
+        Err(error) => {
+            harvest.line = error.line() as u64;
+            return harvest.report(Trouble::BadLine { why: error.to_string() });
+        }
+    };
+    for (number, raw) in items.into_iter().enumerate() {
+        let Some(data) = keep_json(raw.get()) else { continue };
+        let key = Key::of(&format!("feed {number} {}", raw.get()));
+        harvest.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
+    }
+}
+
+impl Importer {
+    fn take(&mut self, session: RoleSession<'_>, bytes: &[u8], harvest: &mut Harvest) {
+        let archives = session.compaction_archives.unwrap_or_default();
+        let at = archives.first().and_then(|archive| archive.compacted_at).and_then(|time| time.0);
+        let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
+        new.agent.clone_from(&session.role_name);
+        if let Some(system) = session.system_prompt {
+            let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
+            self.add(b"system", changed.into(), By::Agent, harvest);
+        }
+        let mut lines = Lines::new(bytes);
+        let mut replaced: Option<&str> = None;
+        for archive in archives {
+            self.take_history(&archive.archived_transcript_history, replaced, &mut lines, harvest);
+            harvest.at = archive.compacted_at.and_then(|time| time.0).or(harvest.at);
+            harvest.line = lines.of(archive.replacement_message.get());
+            self.take_archive(&archive, harvest);
+            replaced = Some(archive.replacement_message.get());
+        }
+        self.take_history(&session.transcript_history, replaced, &mut lines, harvest);
+        let node = session.current_node_context;
+        let state = serde_json::json!({
+            "isActive": session.is_active.unwrap_or(false),
+            "currentNodeId": session.current_node_id,
+            "latestContextUsage": session.latest_context_usage,
+            "currentNodeContext": node.map(|node| serde_json::json!({ "nodeId": node.node_id, "exchanges": node.exchanges.len() })),
+        });
+        let key = Key::of(&format!("state {state}"));
+        harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
+    }
+
+    /// A history, without the message at its head that a compaction has put there.
+    fn take_history(
+        &mut self,
+        history: &[&RawValue],
+        replaced: Option<&str>,
+        lines: &mut Lines<'_>,
+        harvest: &mut Harvest,
+    ) {
+        let same = |raw: &&&RawValue| replaced.is_some_and(|replaced| is_same(raw.get(), replaced));
+        let skipped = usize::from(history.first().filter(same).is_some());
+        for raw in &history[skipped..] {
+            harvest.line = lines.of(raw.get());
+            match serde_json::from_str::<Message<'_>>(raw.get()) {
+                Ok(message) => match body_of(message) {
+                    Ok((body, by)) => self.add(raw.get().as_bytes(), body, by, harvest),
+                    Err(trouble) => harvest.report(trouble),
+                },
+                Err(error) => harvest.report(Trouble::BadLine { why: error.to_string() }),
+            }
+        }
+    }
+
+    fn take_archive(&mut self, archive: &Archive<'_>, harvest: &mut Harvest) {
+        let message = serde_json::from_str::<Message<'_>>(archive.replacement_message.get());
+        let summary = message.ok().and_then(|message| message.content.or(message.text));
+        let compaction = Compaction {
+            summary,
+            first_kept: None,
+            strategy: Strategy::Imported,
+            trigger: if archive.trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },
+            tokens_before: None,
+            tokens_after: None,
+            details: Details::default(),
+            from_hook: false,
+        };
+        self.add(archive.replacement_message.get().as_bytes(), compaction.into(), By::Agent, harvest);
+    }
+
+    fn add(&mut self, content: &[u8], body: Body, by: By, harvest: &mut Harvest) {
+        let under = self.last.map_or(Under::Root, Under::Key);
+        let key = Key::after(self.last.unwrap_or_else(|| Key::of("role")), content);
+        harvest.add(key, under, by, body);
+        self.last = Some(key);
+    }
+}
+
+/// Whether two pieces of JSON say the same, however they are laid out.
+fn is_same(one: &str, other: &str) -> bool {
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    one == other || read(one).is_some_and(|one| read(other) == Some(one))
+}
+
+fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
+    let text = |content: Option<String>| content.filter(|text| !text.is_empty()).map(Part::text);
+    match message.role.as_str() {
+        "user" => {
+            let parts = text(message.content).into_iter().collect();
+            Ok((UserMessage { parts, origin: None }.into(), By::Caller))
+        }
+        "assistant" | "assistant_tool_calls" => {
+            let mut parts: Vec<Part> = text(message.content.or(message.text)).into_iter().collect();
+            let calls = message.calls.unwrap_or_default();
+            let stop = if calls.is_empty() { Stop::Stop } else { Stop::ToolUse };
+            parts.extend(
+                calls.into_iter().map(|call| Part::tool_call(call.id, call.name, input_json(call.input))),
+            );
+            Ok((
+                AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop }.into(),
+                By::Agent,
+            ))
+        }
+        "tool_result" => {
+            let result = ToolResult {
+                call_id: message.call_id.unwrap_or_default(),
+                tool: message.tool_name,
+                parts: text(message.content).into_iter().collect(),
+                is_error: message.is_error.unwrap_or(false),
+                duration_ms: None,
+                interrupted: false,
+                full: None,
+            };
+            Ok((result.into(), By::Agent))
+        }
+        role => {
+            let role: String = role.chars().take(40).collect();
+            Err(Trouble::BadLine { why: format!("role {role:?} is not known") })
+        }
+    }
+}

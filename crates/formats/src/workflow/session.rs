@@ -1,0 +1,182 @@
+//! A session as a workflow: each completed turn is an agent's node, in a straight chain from input to output. Nothing
+//! parallel or conditional is inferred. The whole conversation is in the metadata, incomplete turns too.
+//!
+//! A turn is the run of user messages and everything that answers them, up to the next user message after an answer. It
+//! is completed if the last thing the model said in it has text.
+
+use std::collections::BTreeMap;
+
+use sapwood_core::Body;
+use sapwood_core::content::Part;
+use sapwood_core::entry::{Entry, Stop};
+use sapwood_core::project::summary::Summary;
+use serde_json::{Value, json};
+
+use super::{Document, Edge, Node, NodeKind, SCHEMA_VERSION, Workflow};
+use crate::import::text::write_rfc3339;
+
+/// Where the conversation is, in the metadata.
+pub const EXPORT_KEY: &str = "sapwood_export";
+const FALLBACK_ID: &str = "exported-session";
+const FALLBACK_AGENT: &str = "assistant";
+/// Longest id made of a title.
+const ID_BYTES_MAX: usize = 100;
+
+/// What was exported, for whoever writes it down.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exported {
+    pub document: Document,
+    pub turns: usize,
+}
+
+#[derive(Default)]
+struct Turn {
+    prompts: Vec<String>,
+    tools: Vec<String>,
+    answered: bool,
+    has_final_text: bool,
+}
+
+/// `path` is the active path from its root, oldest first.
+pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
+    let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
+    let completed: Vec<Turn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
+    let bare = |id: &str, kind| Node {
+        id: id.to_owned(),
+        kind,
+        agent_ref: None,
+        prompt_template: None,
+        tools: Vec::new(),
+    };
+    let mut nodes = vec![bare("input", NodeKind::Input)];
+    let turns = completed.len();
+    for (number, turn) in completed.into_iter().enumerate() {
+        let prompt = neutralise(&turn.prompts.join("\n\n"));
+        nodes.push(Node {
+            id: format!("turn-{}", number + 1),
+            kind: NodeKind::Agent,
+            agent_ref: Some(agent.clone()),
+            prompt_template: Some(prompt).filter(|prompt| !prompt.is_empty()),
+            tools: turn.tools,
+        });
+    }
+    nodes.push(bare("output", NodeKind::Output));
+    let edges =
+        nodes.windows(2).map(|pair| Edge { from: pair[0].id.clone(), to: pair[1].id.clone() }).collect();
+    let workflow = Workflow {
+        id: id_of(summary.title.as_deref().unwrap_or_default()),
+        name: summary.title.clone(),
+        agents: agent_snapshot(path).into_iter().collect(),
+        nodes,
+        edges,
+        metadata: BTreeMap::from([(EXPORT_KEY.to_owned(), export_of(summary, &agent, path))]),
+    };
+    Exported { document: Document { schema_version: SCHEMA_VERSION.to_owned(), workflow }, turns }
+}
+
+fn turns_of(path: &[Entry]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for entry in path {
+        match &entry.body {
+            Body::UserMessage(_) => {
+                if turns.last().is_none_or(|turn| turn.answered) {
+                    turns.push(Turn::default());
+                }
+                if let Some(turn) = turns.last_mut() {
+                    turn.prompts.extend(Some(entry.body.text()).filter(|text| !text.is_empty()));
+                }
+            }
+            Body::AssistantMessage(answer) if answer.stop != Stop::Error => {
+                let Some(turn) = turns.last_mut() else { continue };
+                turn.answered = true;
+                turn.has_final_text = !entry.body.text().trim().is_empty();
+                for call in answer.parts.iter().filter_map(Part::as_tool_call) {
+                    if !turn.tools.contains(&call.name) {
+                        turn.tools.push(call.name.clone());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    turns
+}
+
+/// A space goes after every `{` that is followed by `{`: no template may open in what a user said.
+fn neutralise(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        safe.push(letter);
+        if letter == '{' && letters.peek() == Some(&'{') {
+            safe.push(' ');
+        }
+    }
+    safe
+}
+
+/// The title's ASCII letters and digits, in lower case, joined by hyphens.
+fn id_of(title: &str) -> String {
+    let words = title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut id = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
+    id.truncate(ID_BYTES_MAX);
+    let id = id.trim_end_matches('-');
+    if id.is_empty() { FALLBACK_ID.to_owned() } else { id.to_owned() }
+}
+
+/// The agent as it was frozen into the session.
+fn agent_snapshot(path: &[Entry]) -> Option<Value> {
+    path.iter().rev().find_map(|entry| match &entry.body {
+        Body::ContextChanged(changed) => changed.agent.as_ref().map(sapwood_core::Json::to_value),
+        _ => None,
+    })
+}
+
+fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
+    let messages: Vec<Value> = path.iter().filter_map(message_of).collect();
+    // Of the path, not of the log: an export leaves a mark there, and must not change what the next one writes.
+    let updated = path.iter().map(|entry| entry.meta.at).max().unwrap_or(summary.created_at);
+    let mut export = json!({
+        "source": "session", "session_id": summary.id, "agent_slug": agent,
+        "created_at": write_rfc3339(summary.created_at), "updated_at": write_rfc3339(updated),
+        "messages": messages,
+    });
+    if let Some(title) = &summary.title {
+        export["title"] = json!(title);
+    }
+    export
+}
+
+/// A message as it is in the log. Parts have no reasoning signature, and no secret gets into an entry (I12).
+fn message_of(entry: &Entry) -> Option<Value> {
+    let role = match &entry.body {
+        Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) => "user",
+        Body::AssistantMessage(_) => "assistant",
+        Body::ToolResult(_) => "tool",
+        Body::SystemNote(_) => "system",
+        _ => return None,
+    };
+    let content = match entry.body.parts() {
+        [] => json!([{ "type": "text", "text": entry.body.text() }]),
+        parts => json!(parts),
+    };
+    let mut message = json!({
+        "id": entry.meta.id, "role": role, "content": content, "timestamp": write_rfc3339(entry.meta.at),
+    });
+    match &entry.body {
+        Body::AssistantMessage(answer) => {
+            if let Some(model) = &answer.model {
+                message["model"] = json!(model);
+            }
+        }
+        Body::ToolResult(result) => {
+            message["call_id"] = json!(result.call_id);
+            message["is_error"] = json!(result.is_error);
+            if let Some(tool) = &result.tool {
+                message["tool"] = json!(tool);
+            }
+        }
+        _ => {}
+    }
+    Some(message)
+}

@@ -1,0 +1,144 @@
+//! Values as YAML, in one form each: block style, keys sorted, two spaces a level. Words stand bare where nothing else can
+//! be meant; other text is quoted, on one line.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+pub(super) fn write(value: &Value) -> String {
+    let mut out = String::new();
+    match value {
+        Value::Object(_) | Value::Array(_) => write_block(&mut out, value, 0),
+        scalar => {
+            write_scalar(&mut out, scalar);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn write_block(out: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::Object(fields) => {
+            // Sorted here: whether a map of serde_json is, depends on how it was built.
+            let mut keys: Vec<&String> = fields.keys().collect();
+            keys.sort();
+            for (number, key) in keys.into_iter().enumerate() {
+                if number > 0 {
+                    indent(out, depth);
+                }
+                write_text(out, key);
+                out.push(':');
+                write_behind(out, &fields[key], depth);
+            }
+        }
+        Value::Array(items) => {
+            for (number, item) in items.iter().enumerate() {
+                if number > 0 {
+                    indent(out, depth);
+                }
+                out.push('-');
+                match is_block(item) {
+                    true => {
+                        out.push(' ');
+                        write_block(out, item, depth + 1);
+                    }
+                    false => write_behind(out, item, depth),
+                }
+            }
+        }
+        scalar => write_scalar(out, scalar),
+    }
+}
+
+/// What stands behind a key or a dash: on the same line, or as a block of its own.
+fn write_behind(out: &mut String, value: &Value, depth: usize) {
+    if is_block(value) {
+        out.push('\n');
+        indent(out, depth + 1);
+        return write_block(out, value, depth + 1);
+    }
+    out.push(' ');
+    write_scalar(out, value);
+    out.push('\n');
+}
+
+fn is_block(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    }
+}
+
+fn indent(out: &mut String, depth: usize) {
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+fn write_scalar(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(flag) => {
+            let _ = write!(out, "{flag}");
+        }
+        Value::Number(number) => out.push_str(&number_text(number)),
+        Value::String(text) => write_text(out, text),
+        Value::Array(_) => out.push_str("[]"),
+        Value::Object(_) => out.push_str("{}"),
+    }
+}
+
+/// A float always shows that it is one.
+fn number_text(number: &serde_json::Number) -> String {
+    let text = number.to_string();
+    match text.split_once(['e', 'E']) {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => text,
+    }
+}
+
+fn write_text(out: &mut String, text: &str) {
+    if is_bare(text) {
+        out.push_str(text);
+    } else if text.chars().all(|letter| (' '..='~').contains(&letter)) {
+        out.push('\'');
+        out.push_str(&text.replace('\'', "''"));
+        out.push('\'');
+    } else {
+        write_quoted(out, text);
+    }
+}
+
+/// A word that no reader of YAML takes for anything but text.
+fn is_bare(text: &str) -> bool {
+    const RESERVED: &[&str] = &["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let goes_on = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    begins && goes_on && text.len() <= 128 && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
+}
+
+fn write_quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            letter if is_printed(letter) => out.push(letter),
+            letter if (letter as u32) < 0x1_0000 => {
+                let _ = write!(out, "\\u{:04x}", letter as u32);
+            }
+            letter => {
+                let _ = write!(out, "\\U{:08x}", letter as u32);
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// Letters that YAML lets stand as they are, without those that some readers take for a line break or leave out.
+fn is_printed(letter: char) -> bool {
+    matches!(letter, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' | '\u{1_0000}'..='\u{1_fffd}')
+}

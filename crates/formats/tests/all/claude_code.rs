@@ -1,0 +1,289 @@
+//! Claude Code's transcripts, quirk by quirk.
+
+use sapwood_core::Kind;
+use sapwood_core::entry::{Body, Trigger};
+use sapwood_formats::import::Format;
+use serde_json::{Value, json};
+
+use crate::taking::{Taken, lines, take, take_again};
+
+fn record(uuid: &str, parent: Option<&str>, kind: &str, more: Value) -> Value {
+    let mut record = json!({
+        "type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "c0ffee00-0000-4000-8000-000000000001",
+        "timestamp": "2026-02-03T04:05:06.789Z", "cwd": "/work/shop", "isSidechain": false,
+    });
+    for (key, value) in more.as_object().unwrap() {
+        record[key] = value.clone();
+    }
+    record
+}
+
+fn user(uuid: &str, parent: Option<&str>, text: &str) -> Value {
+    record(uuid, parent, "user", json!({ "message": { "role": "user", "content": text } }))
+}
+
+fn answer(uuid: &str, parent: &str, message: &str, block: Value) -> Value {
+    let usage = json!({ "input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 7 });
+    let message = json!({ "id": message, "role": "assistant", "model": "claude-test-1", "content": [block], "usage": usage });
+    record(uuid, Some(parent), "assistant", json!({ "message": message }))
+}
+
+fn said(uuid: &str, parent: &str, message: &str, text: &str) -> Value {
+    answer(uuid, parent, message, json!({ "type": "text", "text": text }))
+}
+
+fn called(uuid: &str, parent: &str, message: &str, call: &str) -> Value {
+    answer(
+        uuid,
+        parent,
+        message,
+        json!({ "type": "tool_use", "id": call, "name": "Read", "input": { "path": "a.txt" } }),
+    )
+}
+
+fn result(uuid: &str, parent: &str, call: &str, text: &str) -> Value {
+    let block = json!({ "type": "tool_result", "tool_use_id": call, "content": text });
+    record(uuid, Some(parent), "user", json!({ "message": { "role": "user", "content": [block] } }))
+}
+
+fn take_all(values: &[Value]) -> Taken {
+    take(Format::ClaudeCode, lines(values))
+}
+
+#[test]
+fn a_response_over_several_records_is_one_entry_and_counts_once() {
+    let taken = take_all(&[
+        user("u1", None, "read it"),
+        answer("a1", "u1", "m1", json!({ "type": "thinking", "thinking": "hm", "signature": "SECRET" })),
+        said("a2", "a1", "m1", "I look"),
+        called("a3", "a2", "m1", "c1"),
+        result("r1", "a3", "c1", "words"),
+        said("a4", "r1", "m2", "done"),
+    ]);
+    assert_eq!(taken.context(), ["u:read it", "r:hm a:I look C:Read(c1)", "t:words", "a:done"]);
+    assert_eq!(taken.codes(), []);
+    let spend = taken.spend();
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.output, spend.usage.cache_read),
+        (2, 20, 10, 200)
+    );
+    assert_eq!(taken.log.context().model.as_deref(), Some("claude-test-1"));
+    let session = taken.session.unwrap();
+    assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000001");
+    assert_eq!(session.cwd.as_deref(), Some("/work/shop"));
+    for entry in taken.log.entries() {
+        assert!(!String::from_utf8(entry.to_record().body).unwrap().contains("SECRET"));
+    }
+}
+
+#[test]
+fn results_of_parallel_calls_hang_behind_each_other() {
+    // Each result names the record of its own call, and what follows names only one of them.
+    let taken = take_all(&[
+        user("u1", None, "both"),
+        called("a1", "u1", "m1", "c1"),
+        called("a2", "a1", "m1", "c2"),
+        result("r1", "a1", "c1", "one"),
+        result("r2", "a2", "c2", "two"),
+        said("a3", "r1", "m2", "done"),
+    ]);
+    assert_eq!(taken.context(), ["u:both", "C:Read(c1) C:Read(c2)", "t:one", "t:two", "a:done"]);
+}
+
+#[test]
+fn a_tool_may_answer_before_its_response_is_over() {
+    let taken = take_all(&[
+        user("u1", None, "both"),
+        called("a1", "u1", "m1", "c1"),
+        record("p1", Some("a1"), "progress", json!({ "data": { "type": "hook_progress" } })),
+        result("r1", "p1", "c1", "one"),
+        called("a2", "r1", "m1", "c2"),
+        result("r2", "a2", "c2", "two"),
+        said("a3", "r2", "m2", "done"),
+    ]);
+    assert_eq!(taken.context(), ["u:both", "C:Read(c1) C:Read(c2)", "t:one", "t:two", "a:done"]);
+    assert_eq!(taken.spend().calls, 2);
+}
+
+#[test]
+fn a_compact_boundary_and_its_summary_are_a_compaction() {
+    let boundary = json!({
+        "subtype": "compact_boundary", "parentUuid": null, "logicalParentUuid": "a1",
+        "compactMetadata": { "trigger": "auto", "preTokens": 150_000 },
+    });
+    let mut summary = user("s1", Some("b1"), "what happened");
+    summary["isCompactSummary"] = json!(true);
+    let taken = take_all(&[
+        user("u1", None, "hello"),
+        said("a1", "u1", "m1", "hi"),
+        record("b1", None, "system", boundary),
+        summary,
+        user("u2", Some("s1"), "go on"),
+        said("a2", "u2", "m2", "gladly"),
+    ]);
+    assert_eq!(taken.context(), ["u:what happened", "u:go on", "a:gladly"]);
+    assert_eq!(
+        taken.log.head().leaf,
+        Some(sapwood_core::Seq(5)),
+        "one path, the old part above the compaction"
+    );
+    let Body::Compaction(compaction) = &taken.log.entry(sapwood_core::Seq(3)).body else {
+        panic!("no compaction")
+    };
+    assert_eq!((compaction.trigger, compaction.tokens_before), (Trigger::Pressure, Some(150_000)));
+}
+
+#[test]
+fn sidechains_and_meta_records_are_not_the_main_path() {
+    let mut side = user("x1", None, "do a part of it");
+    side["isSidechain"] = json!(true);
+    let mut side_answer = said("x2", "x1", "mx", "part done");
+    side_answer["isSidechain"] = json!(true);
+    let mut meta = user("k1", Some("a1"), "Caveat: not for you");
+    meta["isMeta"] = json!(true);
+    let taken = take_all(&[
+        user("u1", None, "hello"),
+        said("a1", "u1", "m1", "hi"),
+        side,
+        side_answer,
+        meta,
+        user("u2", Some("k1"), "go on"),
+    ]);
+    assert_eq!(taken.context(), ["u:hello", "a:hi", "u:go on"]);
+    assert_eq!(taken.spend().calls, 2, "a helper's calls cost too");
+    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "part done").count(), 1);
+}
+
+#[test]
+fn the_leaf_is_the_last_record_on_the_main_path_even_if_a_sidechain_ends_the_file() {
+    let mut side = user("x1", None, "aside");
+    side["isSidechain"] = json!(true);
+    let taken = take_all(&[user("u1", None, "hello"), said("a1", "u1", "m1", "hi"), side]);
+    assert_eq!(taken.context(), ["u:hello", "a:hi"]);
+}
+
+#[test]
+fn what_the_user_rewound_is_a_branch() {
+    let taken = take_all(&[
+        user("u1", None, "hello"),
+        said("a1", "u1", "m1", "hi"),
+        user("u2", Some("a1"), "wrong way"),
+        said("a2", "u2", "m2", "off we go"),
+        user("u3", Some("a1"), "right way"),
+    ]);
+    assert_eq!(taken.context(), ["u:hello", "a:hi", "u:right way"]);
+    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "off we go").count(), 1);
+}
+
+#[test]
+fn titles_snapshots_and_unknown_records_are_kept_beside_the_tree() {
+    let taken = take_all(&[
+        json!({ "type": "summary", "summary": "An old title", "leafUuid": "zz" }),
+        json!({ "type": "file-history-snapshot", "messageId": "u1", "snapshot": {} }),
+        user("u1", None, "hello"),
+        record("n1", Some("u1"), "novelty", json!({ "z": 1, "a": 2 })),
+        said("a1", "n1", "m1", "hi"),
+        json!({ "type": "custom-title", "customTitle": "Shop", "sessionId": "c0ffee00-0000-4000-8000-000000000001" }),
+    ]);
+    assert_eq!(taken.context(), ["u:hello", "a:hi"]);
+    assert_eq!((taken.count(Kind::CustomInfo), taken.count(Kind::SessionNamed)), (4, 1));
+    assert_eq!(taken.codes(), []);
+    let kinds: Vec<String> = taken
+        .log
+        .entries()
+        .filter_map(|entry| match &entry.body {
+            Body::CustomInfo(info) => Some(info.custom_type.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "claude-code:summary",
+            "claude-code:file-history-snapshot",
+            "claude-code:novelty",
+            "claude-code:custom-title"
+        ]
+    );
+}
+
+#[test]
+fn a_helpers_own_file_is_a_session_that_names_its_parent() {
+    let mut first = user("x1", None, "do a part of it");
+    first["isSidechain"] = json!(true);
+    first["agentId"] = json!("a1b2");
+    let mut second = said("x2", "x1", "mx", "part done");
+    second["isSidechain"] = json!(true);
+    second["agentId"] = json!("a1b2");
+    let taken = take_all(&[first, second]);
+    assert_eq!(taken.context(), ["u:do a part of it", "a:part done"]);
+    let session = taken.session.unwrap();
+    assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000001:agent-a1b2");
+    assert_eq!(session.parent.unwrap().session.as_str(), "c0ffee00-0000-4000-8000-000000000001");
+}
+
+#[test]
+fn an_answer_that_is_only_an_error_is_not_sent_again() {
+    let mut failed = said("a1", "u1", "m1", "API Error: overloaded");
+    failed["isApiErrorMessage"] = json!(true);
+    failed["message"]["model"] = json!("<synthetic>");
+    let taken = take_all(&[user("u1", None, "hello"), failed, user("u2", Some("a1"), "again")]);
+    assert_eq!(taken.context(), ["u:hello", "u:again"]);
+}
+
+#[test]
+fn images_become_blobs() {
+    let image = json!([{ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=" } }, { "type": "text", "text": "look" }]);
+    let taken =
+        take_all(&[record("u1", None, "user", json!({ "message": { "role": "user", "content": image } }))]);
+    assert_eq!(taken.context(), ["m:image/png 8 u:look"]);
+}
+
+#[test]
+fn importing_again_adds_nothing_and_a_grown_file_extends_the_session() {
+    let mut values = vec![
+        user("u1", None, "hello"),
+        said("a1", "u1", "m1", "hi"),
+        json!({ "type": "last-prompt", "sessionId": "c0ffee00-0000-4000-8000-000000000001" }),
+    ];
+    let first = take_all(&values);
+    let again = take_again(Format::ClaudeCode, first.log, lines(&values));
+    assert_eq!((again.added, again.skipped), (0, 3));
+    values.push(user("u2", Some("a1"), "more"));
+    let grown = take_again(Format::ClaudeCode, again.log, lines(&values));
+    assert_eq!((grown.added, grown.skipped), (1, 3));
+    assert_eq!(grown.context(), ["u:hello", "a:hi", "u:more"]);
+}
+
+#[test]
+fn a_session_that_was_continued_here_keeps_its_leaf_and_still_takes_what_is_new() {
+    let mut values = vec![user("u1", None, "hello"), said("a1", "u1", "m1", "hi")];
+    let mut first = take_all(&values);
+    first
+        .log
+        .push(sapwood_core::entry::UserMessage {
+            parts: vec![sapwood_core::Part::text("continued here")],
+            origin: None,
+        })
+        .unwrap();
+    values.push(user("u2", Some("a1"), "continued there"));
+    let grown = take_again(Format::ClaudeCode, first.log, lines(&values));
+    assert_eq!(grown.context(), ["u:hello", "a:hi", "u:continued here"]);
+    assert_eq!(grown.log.entries().filter(|entry| entry.body.text() == "continued there").count(), 1);
+    let again = take_again(Format::ClaudeCode, grown.log, lines(&values));
+    assert_eq!(again.added, 0);
+}
+
+#[test]
+fn a_response_that_was_taken_before_it_was_over_counts_once() {
+    let values = [
+        user("u1", None, "read it"),
+        said("a1", "u1", "m1", "I look"),
+        called("a2", "a1", "m1", "c1"),
+        result("r1", "a2", "c1", "words"),
+    ];
+    let early = take_all(&values[..2]);
+    let whole = take_again(Format::ClaudeCode, early.log, lines(&values));
+    assert_eq!(whole.context(), ["u:read it", "a:I look C:Read(c1)", "t:words"]);
+    assert_eq!(whole.spend().calls, 1);
+}

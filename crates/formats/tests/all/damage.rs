@@ -1,0 +1,175 @@
+//! Damage is reported by line and never stops the rest; whatever the bytes are, an importer ends and its drafts can be
+//! placed.
+
+use proptest::prelude::*;
+use sapwood_core::fixture::Dice;
+use sapwood_formats::import::{Format, LINE_BYTES_MAX};
+use serde_json::json;
+
+use crate::taking::{lines, take};
+
+const FIXTURES: &[(Format, &str)] = &[
+    (Format::ClaudeCode, include_str!("../fixtures/claude-code.jsonl")),
+    (Format::Codex, include_str!("../fixtures/codex.jsonl")),
+    (Format::Pi, include_str!("../fixtures/pi-v3.jsonl")),
+    (Format::Pi, include_str!("../fixtures/pi-v1.jsonl")),
+    (Format::Operator, include_str!("../fixtures/operator.jsonl")),
+    (Format::GeminiCli, include_str!("../fixtures/gemini-cli.jsonl")),
+    (Format::OpenCode, include_str!("../fixtures/opencode-rows.jsonl")),
+    (Format::RoleFiles, include_str!("../fixtures/role-transcript.json")),
+    (Format::Messages, include_str!("../fixtures/messages-openai.json")),
+    (Format::Messages, include_str!("../fixtures/messages-anthropic.json")),
+    (Format::Messages, include_str!("../fixtures/messages.jsonl")),
+];
+
+#[test]
+fn every_fixture_is_whole_and_taken_twice_adds_nothing() {
+    for (format, text) in FIXTURES {
+        let taken = take(*format, text);
+        assert_eq!(taken.codes(), [], "{format:?}");
+        assert!(taken.context().len() > 2, "{format:?}: {:?}", taken.context());
+        let again = crate::taking::take_again(*format, taken.log, text);
+        assert_eq!((again.added, again.codes()), (0, Vec::new()), "{format:?}");
+    }
+}
+
+#[test]
+fn every_fixture_is_detected() {
+    for (format, text) in FIXTURES.iter().filter(|(format, _)| *format != Format::OpenCode) {
+        assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(*format));
+    }
+}
+
+fn user(uuid: &str, parent: Option<&str>, text: &str) -> serde_json::Value {
+    json!({ "type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s-1", "message": { "role": "user", "content": text } })
+}
+
+#[test]
+fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
+    let good = [user("u1", None, "one"), user("u2", Some("u1"), "two"), user("u3", Some("u2"), "three")];
+    let mut text = lines(&good);
+    text.push_str("{\"type\":\"user\",\"uuid\":\"u4\",\"par{\"type\":\"user\"}\n");
+    text.push_str(&format!("{}\n", user("u2", Some("u1"), "two again")));
+    text.push_str(&format!("{}\n", user("u5", Some("missing"), "orphan")));
+    text.push_str(&format!("{}\n", user("u6", Some("u6"), "its own parent")));
+    text.push_str("{\"type\":\"user\",\"uuid\":\"u7\",\"message\":{\"con");
+    let taken = take(Format::ClaudeCode, &text);
+    assert_eq!(
+        taken.codes(),
+        [
+            (4, "import.bad_line"),
+            (8, "import.torn"),
+            (5, "import.duplicate"),
+            (6, "import.missing_parent"),
+            (7, "import.missing_parent"),
+        ]
+    );
+    assert_eq!(taken.context(), ["u:one", "u:two", "u:orphan", "u:its own parent"]);
+}
+
+#[test]
+fn a_line_of_a_hundred_megabytes_is_reported_and_not_loaded() {
+    let mut text = lines(&[user("u1", None, "one")]).into_bytes();
+    text.extend(std::iter::repeat_n(b'x', 100 << 20));
+    text.push(b'\n');
+    text.extend_from_slice(lines(&[user("u2", Some("u1"), "two")]).as_bytes());
+    assert!(text.len() > LINE_BYTES_MAX);
+    let taken = take(Format::ClaudeCode, &text);
+    assert_eq!(taken.codes(), [(2, "import.too_long")]);
+    assert_eq!(taken.context(), ["u:one", "u:two"]);
+}
+
+#[test]
+fn invalid_utf8_and_half_surrogates_are_mended_and_reported() {
+    let mut text = lines(&[user("u1", None, "PLACE"), user("u2", Some("u1"), "HALF")]).into_bytes();
+    let at = text.windows(5).position(|window| window == b"PLACE").unwrap();
+    text[at] = 0xff;
+    let text = text.windows(4).position(|window| window == b"HALF").map(|at| {
+        let mut mended = text[..at].to_vec();
+        mended.extend_from_slice(b"\\ud83d");
+        mended.extend_from_slice(&text[at + 4..]);
+        mended
+    });
+    let taken = take(Format::ClaudeCode, text.unwrap());
+    assert_eq!(taken.codes(), [(1, "import.mended"), (2, "import.mended")]);
+    assert_eq!(taken.context(), ["u:\u{fffd}LACE", "u:\u{fffd}"]);
+}
+
+#[test]
+fn deep_nesting_is_refused_without_a_stack_overflow() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let text = format!(
+        "{}{{\"type\":\"user\",\"uuid\":\"u2\",\"parentUuid\":\"u1\",\"toolUseResult\":{deep}}}\n{{\"x\":{deep}}}\n",
+        lines(&[user("u1", None, "one")])
+    );
+    let taken = take(Format::ClaudeCode, &text);
+    assert_eq!(taken.context(), ["u:one"]);
+    assert_eq!(taken.codes().len(), 2, "{:?}", taken.codes());
+}
+
+#[test]
+fn a_file_of_nothing_but_problems_is_given_up() {
+    let text = "{\"oops\n".repeat(5_000);
+    for format in [Format::ClaudeCode, Format::Codex, Format::Pi] {
+        let taken = take(format, lines(&[user("u1", None, "one")]) + &text);
+        assert!(!taken.problems.is_empty());
+    }
+}
+
+/// A fixture with pieces cut out, doubled, swapped and overwritten.
+fn spoil(text: &str, seed: u64) -> Vec<u8> {
+    let mut dice = Dice::new(seed);
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=dice.below(4) {
+        if bytes.is_empty() {
+            break;
+        }
+        let from = dice.below(bytes.len());
+        let to = (from + dice.below(200)).min(bytes.len());
+        match dice.below(5) {
+            0 => bytes.truncate(from),
+            1 => drop(bytes.drain(from..to)),
+            2 => {
+                let piece = bytes[from..to].to_vec();
+                let at = dice.below(bytes.len());
+                bytes.splice(at..at, piece);
+            }
+            3 => bytes[from..to].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1)),
+            _ => bytes[from] = b'"',
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn arbitrary_bytes_never_break_an_importer(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        for (format, _) in FIXTURES {
+            take(*format, &bytes);
+        }
+    }
+
+    #[test]
+    fn spoiled_files_never_break_an_importer_and_always_give_a_log(seed in any::<u64>()) {
+        for (format, text) in FIXTURES {
+            take(*format, spoil(text, seed));
+        }
+    }
+
+    #[test]
+    fn a_file_taken_in_two_goes_is_the_same_context(seed in any::<u64>()) {
+        for (format, text) in FIXTURES.iter().filter(|(_, text)| !text.starts_with(['[', '{']) || text.lines().count() > 4) {
+            if matches!(format, Format::RoleFiles) || text.starts_with("[") || text.starts_with("{\n") {
+                continue;
+            }
+            let all: Vec<&str> = text.split_inclusive('\n').collect();
+            let cut = 1 + (seed as usize) % all.len();
+            let first = take(*format, all[..cut].concat());
+            let whole = take(*format, text);
+            let extended = crate::taking::take_again(*format, first.log, text);
+            prop_assert_eq!(extended.context(), whole.context(), "{:?} cut at {}", format, cut);
+        }
+    }
+}

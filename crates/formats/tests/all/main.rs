@@ -1,0 +1,13 @@
+//! The formats, out and in: one binary, a module per noun.
+
+#![allow(clippy::unwrap_used)] // A test may panic, its helpers too.
+
+mod claude_code;
+mod codex;
+mod damage;
+mod detect;
+mod documents;
+mod jsonl;
+mod pi;
+mod taking;
+mod workflow;

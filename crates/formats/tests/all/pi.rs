@@ -1,0 +1,222 @@
+//! pi's sessions and operator's, quirk by quirk.
+
+use sapwood_core::Kind;
+use sapwood_core::entry::Body;
+use sapwood_core::view::Labels;
+use sapwood_formats::import::Format;
+use serde_json::{Value, json};
+
+use crate::taking::{lines, take, take_again};
+
+fn header() -> Value {
+    json!({ "type": "session", "version": 3, "id": "0199bbbb-0000-7000-8000-000000000001", "timestamp": "2026-01-02T03:04:05.000Z", "cwd": "/work" })
+}
+
+fn entry(id: &str, parent: Option<&str>, kind: &str, more: Value) -> Value {
+    let mut entry =
+        json!({ "type": kind, "id": id, "parentId": parent, "timestamp": "2026-01-02T03:04:06.000Z" });
+    for (key, value) in more.as_object().unwrap() {
+        entry[key] = value.clone();
+    }
+    entry
+}
+
+fn message(id: &str, parent: Option<&str>, message: Value) -> Value {
+    entry(id, parent, "message", json!({ "message": message }))
+}
+
+fn user(id: &str, parent: Option<&str>, text: &str) -> Value {
+    message(id, parent, json!({ "role": "user", "content": text, "timestamp": 1 }))
+}
+
+fn assistant(id: &str, parent: &str, text: &str) -> Value {
+    let usage = json!({ "input": 10, "output": 2, "cacheRead": 3, "cacheWrite": 4, "totalTokens": 19, "cost": { "total": 0.0015 } });
+    message(
+        id,
+        Some(parent),
+        json!({
+            "role": "assistant", "content": [{ "type": "text", "text": text }], "provider": "p", "model": "model-a",
+            "api": "x", "usage": usage, "stopReason": "stop", "timestamp": 2,
+        }),
+    )
+}
+
+#[test]
+fn roles_costs_and_settings_come_over() {
+    let call = json!({ "role": "assistant", "content": [
+        { "type": "thinking", "thinking": "hm", "thinkingSignature": "SECRET" },
+        { "type": "toolCall", "id": "c1", "name": "bash", "arguments": { "command": "ls" } },
+    ], "provider": "p", "model": "model-b", "stopReason": "toolUse", "usage": { "input": 1, "output": 1, "cacheRead": 0, "cacheWrite": 0 } });
+    let result = json!({ "role": "toolResult", "toolCallId": "c1", "toolName": "bash", "content": [{ "type": "text", "text": "a.txt" }], "isError": false });
+    let ran = json!({ "role": "bashExecution", "command": "pwd", "output": "/work", "exitCode": 1 });
+    let hidden = json!({ "role": "bashExecution", "command": "secret", "output": "x", "exitCode": 0, "excludeFromContext": true });
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            entry("m0", None, "model_change", json!({ "provider": "p", "modelId": "model-a" })),
+            entry("t0", Some("m0"), "thinking_level_change", json!({ "thinkingLevel": "high" })),
+            user("u1", Some("t0"), "hello"),
+            message("a1", Some("u1"), call),
+            message("r1", Some("a1"), result),
+            message("b1", Some("r1"), ran),
+            message("b2", Some("b1"), hidden),
+            entry(
+                "x1",
+                Some("b2"),
+                "custom_message",
+                json!({ "customType": "note", "content": "mind this", "display": true }),
+            ),
+            assistant("a2", "x1", "done"),
+        ]),
+    );
+    assert_eq!(
+        taken.context(),
+        [
+            "u:hello",
+            "r:hm C:bash(c1)",
+            "t:a.txt",
+            "u:Ran `pwd`\n```\n/work\n```\n\nCommand exited with code 1",
+            "u:mind this",
+            "a:done",
+        ]
+    );
+    assert_eq!(taken.codes(), []);
+    let context = taken.log.context();
+    assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("model-a"), "high"));
+    let spend = taken.spend();
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.cache_write, spend.cost_nano_usd),
+        (2, 11, 4, 1_500_000)
+    );
+}
+
+#[test]
+fn a_compaction_keeps_from_its_entry_and_a_branch_summary_tells_of_what_was_left() {
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            assistant("a1", "u1", "two"),
+            user("u2", Some("a1"), "three"),
+            assistant("a2", "u2", "four"),
+            entry(
+                "k1",
+                Some("a2"),
+                "compaction",
+                json!({ "summary": "so far", "firstKeptEntryId": "u2", "tokensBefore": 5000 }),
+            ),
+            user("u3", Some("k1"), "five"),
+            entry(
+                "s1",
+                Some("k1"),
+                "branch_summary",
+                json!({ "fromId": "u3", "summary": "five went nowhere" }),
+            ),
+            user("u4", Some("s1"), "six"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:so far", "u:three", "a:four", "u:five went nowhere", "u:six"]);
+    let from = taken.log.entries().find_map(|entry| match &entry.body {
+        Body::BranchSummary(summary) => summary.from,
+        _ => None,
+    });
+    let left = taken.log.entries().find(|entry| entry.body.text() == "five").unwrap();
+    assert_eq!(from, Some(left.meta.id));
+}
+
+#[test]
+fn what_hangs_from_a_label_hangs_from_what_the_label_hung_from() {
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            entry("l1", Some("u1"), "label", json!({ "targetId": "u1", "label": "start" })),
+            entry("n1", Some("l1"), "session_info", json!({ "name": "Shop" })),
+            entry("c1", Some("n1"), "custom", json!({ "customType": "ext", "data": { "z": 1, "a": 2 } })),
+            assistant("a1", "c1", "two"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:one", "a:two"]);
+    assert_eq!(
+        (taken.count(Kind::Label), taken.count(Kind::SessionNamed), taken.count(Kind::CustomInfo)),
+        (1, 1, 1)
+    );
+    let labels = Labels::fold(taken.log.entries());
+    assert_eq!(labels.find("start").count(), 1);
+}
+
+#[test]
+fn the_leaf_is_the_last_line() {
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            assistant("a1", "u1", "two"),
+            user("u2", Some("a1"), "three"),
+            entry("l1", Some("u1"), "label", json!({ "targetId": "a1", "label": "x" })),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:one"], "the label was set after the leaf had moved");
+}
+
+#[test]
+fn version_1_is_a_chain_whose_indexes_count_the_header() {
+    let bare = |kind: &str, more: Value| {
+        let mut value = entry("", None, kind, more);
+        value.as_object_mut().unwrap().remove("id");
+        value.as_object_mut().unwrap().remove("parentId");
+        value
+    };
+    let mut first = header();
+    first.as_object_mut().unwrap().remove("version");
+    let say = |role: &str, text: &str| {
+        bare("message", json!({ "message": { "role": role, "content": [{ "type": "text", "text": text }] } }))
+    };
+    let values = [
+        first,
+        say("user", "one"),
+        say("assistant", "two"),
+        say("user", "three"),
+        bare("compaction", json!({ "summary": "so far", "firstKeptEntryIndex": 3, "tokensBefore": 10 })),
+        say("user", "four"),
+    ];
+    let taken = take(Format::Pi, lines(&values));
+    assert_eq!(taken.context(), ["u:so far", "u:three", "u:four"]);
+    assert_eq!(take_again(Format::Pi, taken.log, lines(&values)).added, 0);
+}
+
+#[test]
+fn version_2_calls_a_custom_message_a_hook_message() {
+    let mut first = header();
+    first["version"] = json!(2);
+    let hook = json!({ "role": "hookMessage", "customType": "h", "content": "from a hook", "display": true });
+    let taken = take(Format::Pi, lines(&[first, user("u1", None, "one"), message("h1", Some("u1"), hook)]));
+    assert_eq!(taken.context(), ["u:one", "u:from a hook"]);
+}
+
+#[test]
+fn operator_speaks_snake_case_and_its_last_leaf_record_is_the_leaf() {
+    let values = [
+        json!({ "type": "session_header", "id": "op-1", "timestamp": 1_767_323_045.25, "cwd": "/work" }),
+        json!({ "type": "message", "id": "a1", "parent_id": null, "timestamp": 1_767_323_046.5, "message": { "role": "user", "content": "one" } }),
+        json!({ "type": "message", "id": "a2", "parent_id": "a1", "timestamp": "2026-01-02T03:04:07Z", "message": { "role": "assistant", "content": [
+            { "type": "tool_call", "id": "c1", "name": "ls", "arguments": { "p": "." } }], "stop_reason": "tool_use", "usage": { "input": 5, "output": 1, "cache_read": 2 } } }),
+        json!({ "type": "message", "id": "a3", "parent_id": "a2", "timestamp": 3, "message": { "role": "tool_result", "tool_call_id": "c1", "tool_name": "ls", "content": "files" } }),
+        json!({ "type": "thinking_level_change", "id": "a4", "parent_id": "a3", "timestamp": 4, "thinking_level": "low" }),
+        json!({ "type": "compaction", "id": "a5", "parent_id": "a4", "summary": "so far", "first_kept_entry_id": "a2" }),
+        json!({ "type": "message", "id": "a6", "parent_id": "a5", "timestamp": 5, "message": { "role": "user", "content": "late" } }),
+        json!({ "type": "branch", "id": "a7", "parent_id": "a5", "timestamp": 6, "summary": "late was left", "from_id": "a6" }),
+        json!({ "type": "custom_info", "id": "a8", "parent_id": "a7", "timestamp": 7, "custom_type": "x", "data": [1] }),
+        json!({ "type": "leaf", "id": "a9", "parent_id": "a8", "timestamp": 8, "target_id": "a7" }),
+    ];
+    let taken = take(Format::Operator, lines(&values));
+    assert_eq!(taken.context(), ["u:so far", "C:ls(c1)", "t:files", "u:late was left"]);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(taken.log.context().thinking, "low");
+    assert_eq!(taken.session.unwrap().at.0, 1_767_323_045_250);
+    assert_eq!(take_again(Format::Operator, taken.log, lines(&values)).added, 0);
+}

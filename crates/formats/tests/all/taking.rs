@@ -1,0 +1,103 @@
+//! How these tests take a foreign file in: through the reader and the grower into a log in memory, as the engine does.
+
+use sapwood_core::fixture::MemLog;
+use sapwood_core::port::store::NewSession;
+use sapwood_core::project::context::{Message, Role};
+use sapwood_core::{Draft, Kind};
+use sapwood_formats::import::grow::Grower;
+use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::{Format, LineSplitter, Problem, reader};
+
+pub struct Taken {
+    pub session: Option<NewSession>,
+    pub log: MemLog,
+    pub problems: Vec<Problem>,
+    pub added: u64,
+    pub skipped: u64,
+}
+
+pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
+    take_again(format, MemLog::default(), bytes)
+}
+
+/// Takes a file into a log that may have some of it already.
+pub fn take_again(format: Format, mut log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
+    let bytes = bytes.as_ref();
+    let mut harvest = Harvest::default();
+    let mut reader = reader(format, "-").unwrap();
+    if format.is_document(bytes.trim_ascii_start().first().copied().unwrap_or_default()) {
+        reader.push_document(bytes, &mut harvest);
+    } else {
+        let mut splitter = LineSplitter::default();
+        splitter.push(bytes, |line, number| reader.push_line(line, number, &mut harvest));
+        splitter.finish(|line, number| reader.push_line(line, number, &mut harvest));
+    }
+    reader.finish(&mut harvest);
+    let mut grower = Grower::new(format.agent());
+    for entry in log.entries() {
+        let meta = &entry.meta;
+        grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+    }
+    if log.entries().next().is_some() {
+        grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));
+    }
+    let mut drafts: Vec<Draft> = Vec::new();
+    let mut problems = std::mem::take(&mut harvest.problems);
+    for step in harvest.steps.drain(..) {
+        grower.take(step, &mut drafts, &mut problems);
+    }
+    grower.finish(&mut drafts);
+    let mut rest = &drafts[..];
+    let mut size = 1;
+    while !rest.is_empty() {
+        let (batch, behind) = rest.split_at(rest.len().min(size));
+        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft is refused: {error}"));
+        (rest, size) = (behind, size % 7 + 3);
+    }
+    Taken { session: harvest.session, log, problems, added: grower.added, skipped: grower.skipped }
+}
+
+impl Taken {
+    /// The context, a line per message: `u:hello`, `a:text`, `C:tool(call id)`, `t:result`, `r:reasoning`.
+    pub fn context(&self) -> Vec<String> {
+        self.log.context().messages.iter().map(show).collect()
+    }
+
+    pub fn codes(&self) -> Vec<(u64, &'static str)> {
+        self.problems.iter().map(|problem| (problem.line, problem.what.code())).collect()
+    }
+
+    pub fn count(&self, kind: Kind) -> usize {
+        self.log.entries().filter(|entry| entry.meta.kind == kind).count()
+    }
+
+    /// The spend that a list would show.
+    pub fn spend(&self) -> sapwood_core::project::usage::Total {
+        let mut spend = sapwood_core::project::usage::Spend::default();
+        self.log.entries().for_each(|entry| spend.apply(&entry.body));
+        spend.total()
+    }
+}
+
+fn show(message: &Message) -> String {
+    use sapwood_core::content::Part;
+    let sign = match message.role {
+        Role::User => "u",
+        Role::Assistant => "a",
+        Role::Tool => "t",
+        Role::System => "s",
+    };
+    let parts = message.parts.iter().map(|part| match part {
+        Part::Text(text) => format!("{sign}:{}", text.text),
+        Part::Reasoning(reasoning) => format!("r:{}", reasoning.text),
+        Part::ToolCall(call) => format!("C:{}({})", call.name, call.call_id),
+        Part::Media(media) => format!("m:{} {}", media.mime, media.bytes),
+    });
+    let text = parts.collect::<Vec<_>>().join(" ");
+    if text.is_empty() { format!("{sign}:") } else { text }
+}
+
+/// JSON Lines of values.
+pub fn lines(values: &[serde_json::Value]) -> String {
+    values.iter().map(|value| format!("{value}\n")).collect()
+}
