@@ -95,10 +95,10 @@ impl View {
         std::mem::take(&mut self.out)
     }
 
-    /// A line of ours, among those of the turn.
-    pub fn note(&mut self, line: String) -> Vec<String> {
+    /// Lines of ours, among those of the turn.
+    pub fn notes(&mut self, lines: Vec<String>) -> Vec<String> {
         self.end_text();
-        self.tool_line(line);
+        lines.into_iter().for_each(|line| self.tool_line(line));
         std::mem::take(&mut self.out)
     }
 

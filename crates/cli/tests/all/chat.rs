@@ -117,7 +117,8 @@ fn what_is_asked_is_answered_in_place() {
     assert!(screen.contains("notes.txt"), "{screen}");
     assert!(!world.path("notes.txt").exists());
     terminal.press("n");
-    let screen = terminal.wait_for("refused write_file notes.txt");
+    let screen = terminal.wait_for("n refused");
+    assert!(screen.contains("content: first"), "what is asked is shown whole:\n{screen}");
     assert!(!world.path("notes.txt").exists(), "{screen}");
     terminal.say("write notes.txt: second");
     terminal.wait_for("y yes · a always");
@@ -139,7 +140,7 @@ fn a_refusal_can_have_a_reason_that_the_model_reads() {
     terminal.say("write notes.txt: x");
     terminal.wait_for("r no, and say why");
     terminal.press("r").write("not in this directory").press("Enter");
-    terminal.wait_for("refused write_file notes.txt: not in this directory");
+    terminal.wait_for("refused: not in this directory");
     terminal.wait_for_prompt();
     let results = world.lines(&["events", "@last"]);
     let result = results.iter().find(|event| event["type"] == "agent:tool_result").unwrap();

@@ -31,8 +31,9 @@ impl Terminal {
         .unwrap();
         let terminal = Self { socket: world.path(&format!("tmux-{number}.sock")) };
         let home = world.dir.path().display().to_string();
-        let mut line = vec!["env".to_owned(), format!("HOME={home}"), "USER=tester".to_owned()];
+        let mut line = vec!["env".to_owned()];
         line.extend(["SAPWOOD_HOME", "SAPWOOD_STORE", "NO_COLOR"].map(|name| format!("-u{name}")));
+        line.extend([format!("HOME={home}"), "USER=tester".to_owned()]);
         line.extend(env.iter().map(|(name, value)| format!("{name}={value}")));
         line.extend([env!("CARGO_BIN_EXE_sapwood"), "--store", &world.url].map(str::to_owned));
         line.extend(args.iter().map(|arg| (*arg).to_owned()));
@@ -44,7 +45,7 @@ impl Terminal {
     }
 
     fn tmux(&self, words: &[&str]) -> Output {
-        let output = Command::new("tmux").arg("-S").arg(&self.socket).args(words).output().unwrap();
+        let output = Command::new("tmux").arg("-u").arg("-S").arg(&self.socket).args(words).output().unwrap();
         assert!(output.status.success(), "tmux {words:?}: {}", String::from_utf8_lossy(&output.stderr));
         output
     }
