@@ -69,6 +69,11 @@ impl Engine {
         self
     }
 
+    /// The same engine, with the models and tools of another one.
+    pub fn in_world_of(self, other: &Engine) -> Result<Self> {
+        Ok(self.with_world(other.world()?))
+    }
+
     fn world(&self) -> Result<World> {
         self.world.clone().ok_or(EngineError::NoWorld)
     }

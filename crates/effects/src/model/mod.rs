@@ -128,6 +128,20 @@ impl Models {
         Ok(scripted)
     }
 
+    /// The models that local servers have now, for people to choose from. A server that is not there has none.
+    pub async fn local_names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, provider) in &self.providers {
+            if provider.place.kind == ProviderKind::Ollama
+                && let Ok(client) = provider.client(name)
+            {
+                let found = ollama::list_names(&client, &provider.place.base_url).await;
+                names.extend(found.into_iter().map(|model| format!("{name}/{model}")));
+            }
+        }
+        names
+    }
+
     async fn call_provider(
         &self,
         name: &str,
@@ -136,8 +150,8 @@ impl Models {
         request: &Request,
     ) -> Result<PieceStream, ModelError> {
         let key = self.find_key(provider, &request.model)?;
-        let row = self.table.row(name, model);
         let place = &provider.place;
+        let row = self.table.row_or_kin(name, place.kind.built_in(), model);
         let (base_url, key_ref) = (place.base_url.as_str(), key.as_ref());
         let (ask, decoder): (_, Box<dyn Decode>) = match place.kind {
             ProviderKind::Anthropic => (
@@ -216,7 +230,9 @@ impl Model for Models {
         match self.route(model) {
             Ok(Route::Demo) => self.table.row("demo", "demo").facts(),
             Ok(Route::Scripted(scripted)) => scripted.facts(),
-            Ok(Route::Provider { name, model, .. }) => self.table.row(name, model).facts(),
+            Ok(Route::Provider { name, provider, model }) => {
+                self.table.row_or_kin(name, provider.place.kind.built_in(), model).facts()
+            }
             Err(_) => ModelFacts::default(),
         }
     }
@@ -224,7 +240,6 @@ impl Model for Models {
     fn names(&self) -> Vec<String> {
         let mut names = vec!["demo".to_owned()];
         for (name, _) in self.providers.iter().filter(|(_, provider)| self.has_key(&provider.place)) {
-            // A model behind a gateway has its maker's name, so rows are looked up under the provider's own name only.
             names.extend(self.table.names(name).map(|model| format!("{name}/{model}")));
         }
         names

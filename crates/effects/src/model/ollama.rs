@@ -1,6 +1,9 @@
 //! Ollama's own chat API: local models, lines of JSON. The window is sent with each call, because the server otherwise drops
 //! the beginning of a conversation without saying so.
 
+use std::time::Duration;
+
+use reqwest::Client;
 use reqwest::header::AUTHORIZATION;
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
@@ -16,6 +19,9 @@ use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 /// Says that reasoning came in the field `thinking` and is to go back in it.
 const SHOWN: &str = "ollama:thinking";
 const PORT: u16 = 11_434;
+/// How long a list of models is waited for, and how many of them are taken.
+const LIST_MS_MAX: u64 = 1_000;
+const NAMES_MAX: usize = 1_000;
 
 /// The base URL that `OLLAMA_HOST` stands for: it may lack a scheme, a host or a port, and may name every interface.
 pub fn base_url_of(host: &str) -> String {
@@ -29,6 +35,15 @@ pub fn base_url_of(host: &str) -> String {
     };
     let name = if name.is_empty() || name == "0.0.0.0" { "127.0.0.1" } else { name };
     format!("http://{name}:{port}")
+}
+
+/// The models a server has; none when it does not answer at once.
+pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
+    let asked = client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
+    let Ok(response) = asked.await else { return Vec::new() };
+    let Ok(tags) = response.json::<Value>().await else { return Vec::new() };
+    let models = tags["models"].as_array().into_iter().flatten();
+    models.filter_map(|model| model["name"].as_str()).take(NAMES_MAX).map(str::to_owned).collect()
 }
 
 pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {

@@ -53,6 +53,18 @@ pub enum ProviderKind {
     Ollama,
 }
 
+impl ProviderKind {
+    /// The built-in provider that speaks this.
+    pub(super) fn built_in(self) -> &'static str {
+        match self {
+            ProviderKind::Anthropic => "anthropic",
+            ProviderKind::Openai | ProviderKind::OpenaiCompatible => "openai",
+            ProviderKind::Gemini => "gemini",
+            ProviderKind::Ollama => "ollama",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("the table of models cannot be read: {why}")]

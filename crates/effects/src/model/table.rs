@@ -99,6 +99,16 @@ impl Table {
         found.or_else(|| by_pattern(rows, name)).cloned().unwrap_or_default()
     }
 
+    /// The row of a provider's own name; else that of the provider whose protocol it speaks, without the price: what a
+    /// gateway asks for a model is its own affair.
+    pub fn row_or_kin(&self, provider: &str, kin: &str, name: &str) -> Row {
+        let own = self.row(provider, name);
+        if own != Row::default() || provider == kin {
+            return own;
+        }
+        Row { price: None, ..self.row(kin, name.rsplit('/').next().unwrap_or(name)) }
+    }
+
     /// The names of a provider's models, without patterns.
     pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
         let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
@@ -152,6 +162,15 @@ mod tests {
         assert_eq!(facts("ollama", "qwen3:8b").price, Some(Price::default()));
         assert_eq!(facts("ollama", "gpt-oss:120b-cloud").price, None);
         assert_eq!(facts("somewhere", "x").price, None);
+    }
+
+    #[test]
+    fn a_gateway_knows_its_models_but_not_their_price() {
+        let table = Table::load(Some("[gate]\n\"big\" = { window = 5 }")).unwrap();
+        let row = table.row_or_kin("gate", "openai", "openai/gpt-5");
+        assert_eq!((row.window, row.price), (Some(272_000), None));
+        assert_eq!(table.row_or_kin("gate", "openai", "big").window, Some(5));
+        assert!(table.row_or_kin("openai", "openai", "gpt-5").price.is_some());
     }
 
     #[test]

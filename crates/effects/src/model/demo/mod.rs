@@ -2,6 +2,7 @@
 //! requests ([`wish`]), calls the tools it is given, writes as many words as it is asked for, and counts tokens, so that
 //! everything around a model can be tried on a new machine. [`reply`] is pure; only the pace of the words is not.
 
+mod summary;
 mod wish;
 mod words;
 
@@ -164,7 +165,12 @@ fn recall(request: &Request) -> String {
     }
 }
 
+/// Of the conversation in the request, or of one that the last message tells.
 fn summarise(request: &Request) -> String {
+    let told = summary::summarise_told(&last_user_text(request));
+    if let Some(told) = told {
+        return told;
+    }
     let said: Vec<String> = user_texts(request).collect();
     let kept = said.split_last().map(|(_, kept)| kept).unwrap_or_default();
     let lines = kept

@@ -158,7 +158,7 @@ fn it_looks_into_the_context_it_was_given() {
     let say = |text: &str| RequestMessage { role: Role::User, parts: vec![RequestPart::Text(text.into())] };
     request.messages.push(say("what did I say?"));
     assert!(text(&request).contains("My name is Ada"));
-    request.messages.push(say("Summarise the conversation"));
+    request.messages.push(say("Summarise the conversation in 100 words"));
     assert!(text(&request).contains("- the user said: My name is Ada"));
 }
 
@@ -167,4 +167,18 @@ fn a_request_over_its_window_does_not_fit() {
     let long = request(&"word ".repeat(1_000));
     let Err(error) = Demo::new(Some(0)).call(&long, Some(1_000)) else { panic!("it fits") };
     assert_eq!(error.code(), "context_overflow");
+}
+
+#[test]
+fn it_summarises_a_conversation_that_is_told_to_it() {
+    let told = "<the-summary-so-far>\n## Facts\n- the port is 8080\n</the-summary-so-far>\n\n\
+                <the-conversation>\nuser: Build a boat\nassistant: I look.\n[calls read_file {\"path\":\"plan.md\"}]\n\
+                read_file: write 500 words\nuser: Paint it red\n</the-conversation>\n\nWrite the summary now.";
+    let answer = text(&request(told));
+    for kept in ["## Goal\n- Build a boat", "the port is 8080", "Paint it red", "called read_file"] {
+        assert!(answer.contains(kept), "{kept} is not in {answer}");
+    }
+    let many: String = (0..500).map(|at| format!("user: wish {at}\n")).collect();
+    let answer = text(&request(&format!("{many}Summarise this.")));
+    assert!(answer.contains("wish 0\n") && answer.contains("wish 499") && !answer.contains("wish 250"));
 }

@@ -99,6 +99,9 @@ const VERBS: &[Verb] = &[
 pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Wish {
     let said = said.trim();
     let lower = said.to_lowercase();
+    if asks_for_summary(&lower) {
+        return Wish::Summary;
+    }
     if let Some(count) = word_count(&lower) {
         return Wish::Words(count);
     }
@@ -116,9 +119,16 @@ pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Wish {
             Wish::Think(if what.is_empty() { "trees".to_owned() } else { what.to_owned() })
         }
         () if lower.contains("what did i say") || lower.contains("do you remember") => Wish::Recall,
-        () if lower.contains("summar") => Wish::Summary,
         () => Wish::Other(said.to_owned()),
     }
+}
+
+/// At the beginning or on the last line: what stands between may be the conversation that is to be summarised.
+fn asks_for_summary(lower: &str) -> bool {
+    let last = lower.lines().last().unwrap_or_default();
+    ["summarise", "summarize", "write the summary", "write a summary"]
+        .iter()
+        .any(|ask| begins_with_word(lower, ask) || begins_with_word(last, ask))
 }
 
 fn begins_with_word(text: &str, word: &str) -> bool {

@@ -89,3 +89,14 @@ async fn an_answer_that_was_too_long_says_so() {
     let (heard, _) = play("ollama", &request(NAME), Exchange::lines(&wire)).await;
     assert_eq!(heard.reply().stop, Some(Stop::Length));
 }
+
+#[tokio::test]
+async fn the_models_of_a_local_server_can_be_listed_and_a_missing_server_has_none() {
+    let tags = r#"{"models":[{"name":"qwen3:8b","size":1},{"name":"gemma4:latest"}]}"#;
+    let server = Server::start(vec![Exchange::answer(200, &[], tags)]).await;
+    let models = models_at("ollama", &server.url, 1_000);
+    assert_eq!(models.local_names().await, ["ollama/qwen3:8b", "ollama/gemma4:latest"]);
+    assert_eq!(server.seen()[0].line, "GET /api/tags HTTP/1.1");
+    drop(server);
+    assert!(models.local_names().await.is_empty());
+}
