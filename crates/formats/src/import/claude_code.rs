@@ -327,6 +327,9 @@ impl Importer {
             tokens_after: metadata.post_tokens,
             details: Details::default(),
             from_hook: false,
+            archived: None,
+            instead_of: None,
+            shortened: Vec::new(),
         };
         let key = Key::of(&format!("{uuid}/0"));
         harvest.sum_up(key, under, None, compaction);

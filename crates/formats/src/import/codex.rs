@@ -467,6 +467,9 @@ impl Importer {
             tokens_after: None,
             details: Details::default(),
             from_hook: false,
+            archived: None,
+            instead_of: None,
+            shortened: Vec::new(),
         };
         self.add(compaction.into(), By::Agent, harvest);
         self.turns.clear();
