@@ -21,8 +21,6 @@ const STATEMENTS_MAX: usize = 64;
 const CACHE_KIB: i64 = 16 << 10;
 /// How much of the file is mapped, where it is.
 const MMAP_BYTES: i64 = 1 << 30;
-/// Pages in the write-ahead log before it is copied into the file.
-const CHECKPOINT_PAGES: u32 = 4_000;
 /// A log that a burst has blown up is cut back to this.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
@@ -74,7 +72,8 @@ impl Desk {
         if mode == Mode::Write {
             conn.pragma_update(None, "foreign_keys", true)?;
             conn.pragma_update(None, "secure_delete", true)?;
-            conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            // That is done elsewhere, see [`super::fold`].
+            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
             conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
             let synchronous = match durability {
                 Durability::Full => "FULL",

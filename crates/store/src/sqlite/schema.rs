@@ -13,7 +13,7 @@ use super::fault::{BUSY_WAIT_MS, Fault};
 const APPLICATION_ID: i32 = 0x5361_7077;
 
 /// One step each; the file's `user_version` counts how many were taken. Never change a step that was released.
-const MIGRATIONS: &[&str] = &[FIRST];
+const MIGRATIONS: &[&str] = &[FIRST, ARRIVAL];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -122,6 +122,48 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
 ";
 
+/// Entries in the order they came, over all sessions: appends of many sessions go to the end of one table instead of into
+/// its middle, where SQLite splits pages three at a time. That order is also an entry's number in the search index, which
+/// is therefore built anew, and takes the words as they are: they are cut and folded before. Entries without a text take
+/// their place after the one that precedes them in their session.
+const ARRIVAL: &str = "
+CREATE TABLE arrived (
+  arrival  INTEGER PRIMARY KEY,
+  -- The session's pk in the high half, the seq in the low half.
+  key      INTEGER NOT NULL,
+  id       BLOB NOT NULL,
+  parent   INTEGER,
+  at       INTEGER NOT NULL,
+  by       INTEGER NOT NULL,
+  kind     INTEGER NOT NULL,
+  depth    INTEGER,
+  jump     INTEGER,
+  messages INTEGER,
+  settings INTEGER,
+  turn     BLOB,
+  snapshot TEXT,
+  version  INTEGER NOT NULL,
+  packing  INTEGER NOT NULL,
+  body     BLOB NOT NULL
+);
+INSERT INTO arrived
+  SELECT place, key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot, version, packing, body
+  FROM (SELECT of_key, row_number() OVER (ORDER BY text, of_key) AS place
+        FROM (SELECT key AS of_key, max(doc) OVER (PARTITION BY key >> 32 ORDER BY key) AS text FROM entries))
+  CROSS JOIN entries ON key = of_key;
+DROP TABLE entries;
+ALTER TABLE arrived RENAME TO entries;
+CREATE UNIQUE INDEX entries_by_key ON entries (key);
+CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
+
+DROP TABLE docs;
+DROP TABLE texts;
+CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'ascii');
+INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
+INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
+UPDATE counters SET value = 0 WHERE name = 'indexed';
+";
+
 /// Brings a new or older file up to date.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     take_steps(conn, path, MIGRATIONS)
@@ -221,6 +263,31 @@ mod tests {
         assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 2));
         assert_eq!(count(&conn, "SELECT count(*) FROM tenants WHERE name = 'kept'"), 1);
         assert_eq!(count(&conn, "SELECT count(*) FROM notes"), 1, "the step ran once");
+    }
+
+    const OLD_ROWS: &str = "
+        INSERT INTO tenants (pk, name) VALUES (1, 'local');
+        INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0), (2, 1, 'b', 0);
+        INSERT INTO docs (doc, key) VALUES (1, 1 << 32 | 1), (2, 2 << 32 | 2), (3, 1 << 32 | 3);
+        INSERT INTO entries (key, id, at, by, kind, doc, version, packing, body) VALUES
+          (1 << 32 | 1, x'01', 0, 1, 1, 1, 1, 0, 'a1'), (1 << 32 | 2, x'02', 0, 1, 9, NULL, 1, 0, 'a2'),
+          (1 << 32 | 3, x'03', 0, 1, 1, 3, 1, 0, 'a3'), (2 << 32 | 1, x'04', 0, 1, 9, NULL, 1, 0, 'b1'),
+          (2 << 32 | 2, x'05', 0, 1, 1, 2, 1, 0, 'b2');
+        INSERT INTO texts (rowid, text) VALUES (1, 'one'), (2, 'two'), (3, 'three');
+        UPDATE counters SET value = 3 WHERE name = 'indexed';";
+
+    #[test]
+    fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        take_steps(&conn, &path, &[FIRST]).unwrap();
+        conn.execute_batch(OLD_ROWS).unwrap();
+        migrate(&conn, &path).unwrap();
+        let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM entries ORDER BY arrival").unwrap();
+        let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
+        assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
+        assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
+        assert_eq!(count(&conn, "SELECT count(*) FROM texts ('two')"), 0, "the old index is gone");
     }
 
     #[test]
