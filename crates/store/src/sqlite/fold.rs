@@ -16,7 +16,7 @@ use sapwood_core::port::store::Result;
 
 use super::desk::{Desk, Mode};
 use super::fault::Fault;
-use crate::{Durability, Key};
+use crate::Key;
 
 /// Pages in the log that are worth being folded.
 const FOLD_PAGES: u32 = 4_000;
@@ -43,13 +43,13 @@ struct Shared {
 
 impl Folder {
     /// Starts to watch what is committed on the writer's desk.
-    pub fn start(writer: &mut Desk, durability: Durability, key: Option<Key>) -> Result<Self> {
+    pub fn start(writer: &mut Desk, key: Option<Key>) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (path, served) = (writer.path.clone(), Arc::clone(&shared));
         let failed = |source| StoreError::Io { place: writer.path.display().to_string(), source };
         let thread = std::thread::Builder::new()
             .name("sapwood-folder".to_owned())
-            .spawn(move || served.serve(path, durability, key))
+            .spawn(move || served.serve(path, key))
             .map_err(failed)?;
         let (watching, handle) = (Arc::clone(&shared), thread.thread().clone());
         let hook = move |wal: &mut Wal, pages: i32| {
@@ -92,12 +92,12 @@ impl Shared {
         pages - folded >= FOLD_PAGES && !self.due.swap(true, Ordering::SeqCst)
     }
 
-    fn serve(&self, path: PathBuf, durability: Durability, key: Option<Key>) {
+    fn serve(&self, path: PathBuf, key: Option<Key>) {
         let mut desk = None;
         while !self.closing.load(Ordering::SeqCst) {
             if self.due.load(Ordering::SeqCst) {
                 if desk.is_none() {
-                    desk = Desk::open(&path, Mode::Write, durability, key.as_ref()).ok();
+                    desk = Desk::open(&path, Mode::Write, key.as_ref()).ok();
                 }
                 // What cannot be folded now stays in the log, and the writer tries again when that is long.
                 if let Some(pages) = desk.as_ref().and_then(fold) {
