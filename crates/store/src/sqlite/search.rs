@@ -26,7 +26,7 @@ use crate::rules;
 /// Begins the words that mark a text's tenant and session. FTS5 takes private-use characters for letters.
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
-const CATCH_UP_TEXTS: usize = 1_000;
+const CATCH_UP_TEXTS: usize = 2_000;
 /// Longest text that is indexed, in bytes; what is beyond is not found.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.

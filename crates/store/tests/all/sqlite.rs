@@ -158,14 +158,18 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
         let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
+        drop(store);
         let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
         other.execute("INSERT INTO texts (texts) VALUES ('delete-all')", []).unwrap();
+        drop(other);
+        let store = open(&dir);
         assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "it is lost");
         for (repair, rules) in
             [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])]
         {
             let found = store.check(&ana(), repair).await.unwrap();
-            assert_eq!(found.iter().map(|finding| finding.rule).collect::<Vec<_>>(), rules, "{repair:?}");
+            let broken: Vec<_> = found.iter().map(|finding| finding.rule).collect();
+            assert_eq!(broken, rules, "{repair:?}: {found:?}");
         }
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
     });
