@@ -22,7 +22,7 @@ struct Layout {
     steps: &'static [Script],
 }
 
-const LAYOUT: Layout = Layout { newest: &[COMMON, LOG_2], steps: &[FIRST, SECOND] };
+const LAYOUT: Layout = Layout { newest: &[LOG_2, COMMON], steps: &[FIRST, SECOND] };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TAKE_OVER_1];
 
