@@ -58,12 +58,18 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Chat(cmd::chat::ChatArgs),
     New(cmd::new::NewArgs),
     Ls(cmd::ls::LsArgs),
     Show(cmd::show::ShowArgs),
     Tree(cmd::tree::TreeArgs),
     Context(cmd::context::ContextArgs),
     Events(cmd::events::EventsArgs),
+    Send(cmd::send::SendArgs),
+    Cancel(cmd::cancel::CancelArgs),
+    Resume(cmd::resume::ResumeArgs),
+    Approve(cmd::approve::ApproveArgs),
+    Deny(cmd::approve::DenyArgs),
     Inject(cmd::inject::InjectArgs),
     Branch(cmd::branch::BranchArgs),
     Fork(cmd::fork::ForkArgs),
@@ -71,6 +77,9 @@ pub enum Command {
     Rename(cmd::names::RenameArgs),
     Reset(cmd::branch::ResetArgs),
     Trim(cmd::trim::TrimArgs),
+    Compact(cmd::compact::CompactArgs),
+    Uncompact(cmd::uncompact::UncompactArgs),
+    Prune(cmd::prune::PruneArgs),
     Close(cmd::lifecycle::CloseArgs),
     Archive(cmd::lifecycle::ArchiveArgs),
     Erase(cmd::erase::EraseArgs),
@@ -88,6 +97,7 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Bench(crate::bench::BenchArgs),
+    Agent(cmd::agent::AgentArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),
@@ -115,7 +125,7 @@ fn wants_json() -> bool {
 }
 
 /// Clap's text for people, taken apart: what is wrong, and what to do about it.
-fn usage_failure(error: &clap::Error) -> Failure {
+pub fn usage_failure(error: &clap::Error) -> Failure {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
@@ -139,6 +149,11 @@ fn usage_failure(error: &clap::Error) -> Failure {
 /// A number of things: whole, and zero or more.
 pub fn count(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
+}
+
+/// A number of tokens: whole, and zero or more.
+pub fn tokens(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// A number of rows: whole, and one or more.

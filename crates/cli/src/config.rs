@@ -1,8 +1,10 @@
 //! `sapwood.toml`: the project's, found in the current directory or above it, and then the user's in Sapwood's home.
 //! Strict: a key that is not known is an error, because a typo that is ignored is a setting that is not in force.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
@@ -18,7 +20,7 @@ pub enum Durability {
     Normal,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub store: Option<String>,
@@ -29,13 +31,36 @@ pub struct Config {
     pub key_file: Option<PathBuf>,
     /// Whether the OS keychain is asked for the key.
     pub keychain: Option<bool>,
+    /// The agent of sessions that are started without naming one.
+    pub agent: Option<String>,
+    /// The model of agents that name none: `PROVIDER/NAME`, or `demo`.
+    pub model: Option<String>,
+    /// Only in the user's own file, see [`load`].
+    pub providers: BTreeMap<String, ProviderSettings>,
+    /// Where the project's file was found.
+    #[serde(skip)]
+    pub project: Option<PathBuf>,
+    /// Whether `agent` comes from the project's file and not from the user's.
+    #[serde(skip)]
+    pub agent_is_the_projects: bool,
 }
 
-/// What holds here: the project's settings, and the user's where the project says nothing.
+/// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
+/// wrote must not decide where a person's keys are sent, so it cannot say anything about providers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
-    let user = read(&home.join(FILE_NAME))?.unwrap_or_default();
-    let project = start.ancestors().map(|dir| dir.join(FILE_NAME)).find(|path| path.is_file());
-    let project = project.map(|path| read(&path)).transpose()?.flatten().unwrap_or_default();
+    let user_file = home.join(FILE_NAME);
+    let user = read(&user_file)?.unwrap_or_default();
+    let is_project = |path: &PathBuf| path.is_file() && *path != user_file;
+    let Some(path) = start.ancestors().map(|dir| dir.join(FILE_NAME)).find(is_project) else {
+        return Ok(user);
+    };
+    let mut project = read(&path)?.unwrap_or_default();
+    if !project.providers.is_empty() {
+        let why = format!("providers can only be set in {}, your own file", user_file.display());
+        return Err(invalid(&path, &why));
+    }
+    project.project = path.parent().map(Path::to_owned);
+    project.agent_is_the_projects = project.agent.is_some();
     Ok(project.or(user))
 }
 
@@ -66,6 +91,11 @@ impl Config {
             durability: self.durability.or(other.durability),
             key_file: self.key_file.or(other.key_file),
             keychain: self.keychain.or(other.keychain),
+            agent: self.agent.or(other.agent),
+            model: self.model.or(other.model),
+            providers: other.providers,
+            project: self.project,
+            agent_is_the_projects: self.agent_is_the_projects,
         }
     }
 
@@ -103,6 +133,20 @@ mod tests {
         assert_eq!(config.store.unwrap(), format!("jsonl:{}", project.join("logs").display()));
         assert_eq!(config.tenant.as_deref(), Some("acme"));
         assert_eq!(config.durability, Some(Durability::Normal));
+    }
+
+    #[test]
+    fn a_project_cannot_say_where_keys_are_sent() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, project) = (temp.path().join("home"), temp.path().join("project"));
+        let providers = "[providers.anthropic]\nbase_url = \"https://example.org\"\n";
+        write(&home, providers);
+        write(&project, "model = \"demo\"\n");
+        let config = load(&project, &home).unwrap();
+        assert_eq!(config.providers["anthropic"].base_url.as_deref(), Some("https://example.org"));
+        write(&project, providers);
+        let failure = load(&project, &home).unwrap_err();
+        assert!(failure.message.contains("your own file"), "{}", failure.message);
     }
 
     #[test]

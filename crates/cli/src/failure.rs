@@ -1,5 +1,6 @@
 //! What can go wrong, as the person at the terminal meets it: a stable code, what and why, a hint, an exit code.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use sapwood::core::StoreError;
@@ -17,6 +18,8 @@ pub enum Exit {
     NotFound,
     Conflict,
     Denied,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 impl Exit {
@@ -28,18 +31,27 @@ impl Exit {
             Exit::NotFound => 3,
             Exit::Conflict => 4,
             Exit::Denied => 5,
+            Exit::Interrupted => 130,
         }
     }
 
     fn of(code: &str) -> Self {
         match code {
-            "session.not_found" | "entry.not_found" | "blob.not_found" => Exit::NotFound,
+            "session.not_found"
+            | "entry.not_found"
+            | "blob.not_found"
+            | "agent.not_found"
+            | "approval.not_found"
+            | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
             | "session.exists"
             | "session.stale_fence"
             | "session.leased"
-            | "session.archived" => Exit::Conflict,
-            "session.denied" => Exit::Denied,
+            | "session.archived"
+            | "turn.running"
+            | "turn.interrupted"
+            | "turn.none" => Exit::Conflict,
+            "session.denied" | "agent.untrusted" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -49,19 +61,21 @@ impl Exit {
 
 #[derive(Debug, Clone)]
 pub struct Failure {
-    pub code: &'static str,
+    pub code: Cow<'static, str>,
     pub message: String,
     pub hint: String,
     pub exit: Exit,
 }
 
 impl Failure {
-    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: hint_for(code).to_owned(), exit: Exit::of(code) }
+    pub fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let code = code.into();
+        let (hint, exit) = (hint_for(&code).to_owned(), Exit::of(&code));
+        Self { code, message: message.into(), hint, exit }
     }
 
     pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: "input.usage", message: message.into(), hint: hint.into(), exit: Exit::Usage }
+        Self { code: "input.usage".into(), message: message.into(), hint: hint.into(), exit: Exit::Usage }
     }
 
     /// A file of the user's, not of the store's, that cannot be read or written.
@@ -126,6 +140,12 @@ fn hint_for(code: &str) -> &'static str {
         "session.denied" => {
             "ask the session's owner to share it: sapwood share SESSION USER --role collaborator"
         }
+        "session.not_compacted" => "sapwood archives SESSION lists the compactions, on every branch",
+        "input.option" => "sapwood help compact shows the options",
+        "compact.no_model" => {
+            "name one with --model, or take --compact-strategy observation_mask, which needs none"
+        }
+        "compact.failed" => "the session is as it was: retry, or take --compact-strategy observation_mask",
         "session.archived" => "sapwood archive SESSION --reopen lets it go on",
         "entry.not_found" => {
             "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label"
@@ -138,7 +158,26 @@ fn hint_for(code: &str) -> &'static str {
         "input.inline_media" => "upload the bytes as a blob and refer to it by its hash",
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
-        "config.invalid" => "sapwood.toml takes: store, tenant, user, durability, key_file, keychain",
+        "config.invalid" => {
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
+        }
+        "turn.running" => "wait for it, cancel it with sapwood cancel SESSION, or send with --queue",
+        "turn.interrupted" => "sapwood resume SESSION carries it on; sapwood cancel SESSION ends it",
+        "turn.none" => "nothing runs in this session: sapwood send SESSION TEXT begins a turn",
+        "turn.cancelled" => "sapwood send SESSION TEXT goes on from here",
+        "turn.limit" => "give the agent higher limits, or begin a new session",
+        "approval.not_found" => {
+            "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
+        }
+        "model.no_key" => "set the variable, or use the model demo, which needs no key",
+        "model.key_refused" => "check the key",
+        "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
+        "model.unreachable" => "check the network and the provider's base_url",
+        "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
+        "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "budget_exceeded" => "raise the agent's budget and begin a new session with it",
+        "context_overflow" => "sapwood compact SESSION makes room",
+        "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
             "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
         }

@@ -7,8 +7,10 @@
 //!
 //! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
 
+mod agents;
 mod args;
 mod bench;
+mod chat;
 mod cmd;
 mod config;
 mod failure;
@@ -16,6 +18,7 @@ mod key;
 mod lines;
 mod render;
 mod wiring;
+mod world;
 
 use std::process::ExitCode;
 
@@ -38,6 +41,6 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: args::Cli) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(cmd::run(cli))
 }

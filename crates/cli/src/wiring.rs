@@ -1,22 +1,29 @@
 //! The only place that knows concrete types: options, environment and configuration become an engine and a scope.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sapwood::core::id::UserName;
+use sapwood::core::port::model::Model;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
+use crate::agents::Agents;
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
 use crate::key;
 use crate::render::{Format, Out};
+use crate::world;
 
 /// What every command works with.
 pub struct App {
     pub engine: Engine,
     pub scope: Scope,
     pub out: Out,
+    pub place: Place,
+    /// The models, once they are needed: see [`App::open_world`].
+    pub model: Option<Arc<dyn Model>>,
 }
 
 /// Where things are, before anything is opened.
@@ -24,16 +31,19 @@ pub struct Place {
     pub url: String,
     pub config: Config,
     pub key_file: Option<PathBuf>,
-    /// Whether the store is the default one, in Sapwood's own home.
-    home: Option<PathBuf>,
+    /// Sapwood's own home. It is made when something is kept in it.
+    pub home: PathBuf,
+    is_store_at_home: bool,
+    /// The current directory.
+    pub here: PathBuf,
 }
 
 impl App {
     pub fn open(global: &Global) -> Result<Self> {
         let place = Place::find(global)?;
         let scope = scope_of(global, &place.config)?;
-        if let Some(home) = &place.home {
-            create_home(home)?;
+        if place.is_store_at_home {
+            create_home(&place.home)?;
         }
         let durability = match place.config.durability {
             Some(config::Durability::Normal) => Durability::Normal,
@@ -41,7 +51,23 @@ impl App {
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
         let engine = sapwood::open_engine(&place.url, options)?;
-        Ok(Self { engine, scope, out: Out::new(global.format()) })
+        Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None })
+    }
+
+    /// Models and tools, for the commands that run turns. The others start quicker without.
+    pub fn open_world(&mut self) -> Result<()> {
+        if self.model.is_some() {
+            return Ok(());
+        }
+        let world = world::open(&self.place, self.default_model())?;
+        self.model = Some(world.model.clone());
+        self.engine = self.engine.clone().with_world(world);
+        Ok(())
+    }
+
+    /// Who answers where neither the session nor its agent names a model.
+    pub fn default_model(&self) -> String {
+        self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
@@ -62,8 +88,8 @@ impl Place {
         let key_file = key_file.or_else(|| config.key_file.clone());
         // An empty variable is an unset one: that is how people switch it off for one command.
         let given = global.store.clone().filter(|url| !url.is_empty()).or_else(|| config.store.clone());
-        Ok(match given {
-            Some(url) => Self { url, config, key_file, home: None },
+        let (url, is_store_at_home) = match given {
+            Some(url) => (url, false),
             None => {
                 let file = home.join("sapwood.db");
                 // A store is named by text: a path that is not text would become another path.
@@ -71,10 +97,14 @@ impl Place {
                     let message = format!("the path {} is not valid UTF-8", home.display());
                     Failure::usage(message, "give another with --home or SAPWOOD_HOME")
                 };
-                let url = format!("sqlite:{}", file.to_str().ok_or_else(not_text)?);
-                Self { url, config, key_file, home: Some(home) }
+                (format!("sqlite:{}", file.to_str().ok_or_else(not_text)?), true)
             }
-        })
+        };
+        Ok(Self { url, config, key_file, home, is_store_at_home, here })
+    }
+
+    pub fn agents(&self) -> Agents {
+        Agents::of(&self.here, &self.home, &self.config)
     }
 
     /// The path of a store that is a file or a directory.
@@ -129,7 +159,7 @@ fn platform_data_dir() -> Option<PathBuf> {
 }
 
 /// Sessions are private: nobody else on this machine may look into the directory.
-fn create_home(home: &Path) -> Result<()> {
+pub fn create_home(home: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
 use crate::port::tool::{FsScope, McpServer};
+use crate::pressure::Thresholds;
 
 /// Longest system prompt, in bytes.
 pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
@@ -55,6 +56,9 @@ pub struct Agent {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
+    /// Where the levels of token pressure begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<Thresholds>,
     #[serde(default)]
     pub on_interrupt: OnInterrupt,
     /// Whether what earlier sessions taught is brought into new ones.
@@ -166,6 +170,12 @@ impl AgentError {
     }
 }
 
+impl Default for Agent {
+    fn default() -> Self {
+        Self::default_with(None)
+    }
+}
+
 impl Agent {
     /// The agent that answers when none was named: the demo model, read-only tools in the sandbox.
     pub fn default_with(model: Option<String>) -> Self {
@@ -189,6 +199,7 @@ impl Agent {
             budget: None,
             limits: Limits::default(),
             confidence: None,
+            pressure: None,
             on_interrupt: OnInterrupt::default(),
             memory: None,
             skills: Vec::new(),
@@ -223,6 +234,11 @@ impl Agent {
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not from 1 to 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
         let confidence = self.confidence.unwrap_or_default();
+        check(
+            self.pressure.is_none_or(|levels| levels.check().is_ok()),
+            "pressure",
+            "does not grow from 1 to 100",
+        );
         let rated = |rating: f32| (0.0..=1.0).contains(&rating);
         check(rated(confidence.backtrack_below), "confidence.backtrack_below", "is not from 0 to 1");
         check(rated(confidence.ask_below), "confidence.ask_below", "is not from 0 to 1");

@@ -6,12 +6,14 @@
 //! 1. [`entry`]: the immutable records a session's log consists of, and their bytes.
 //! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
 //! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
-//! 4. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
+//! 4. [`compact`] and [`pressure`]: what stands in for older entries, and when that is called for.
+//! 5. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
 //!    `sapwood-store` says what that means.
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 
 pub mod agent;
+pub mod compact;
 pub mod content;
 pub mod entry;
 #[cfg(feature = "fixture")]
@@ -19,10 +21,15 @@ pub mod fixture;
 pub mod id;
 pub mod policy;
 pub mod port;
+pub mod pressure;
 pub mod project;
+pub mod retry;
 pub mod scope;
+pub mod secret_shape;
+pub mod tokens;
 pub mod tree;
 pub mod trim;
+pub mod turn;
 pub mod view;
 
 pub use agent::Agent;

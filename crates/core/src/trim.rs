@@ -1,11 +1,26 @@
-//! Trimming: the oldest messages leave the context, without a summary. The log keeps them.
+//! Trimming and pruning: the oldest messages leave the context, without a summary. The log keeps them.
 
-use crate::entry::{Compaction, Details, Strategy, Trigger};
+use crate::compact::carried_over;
+use crate::entry::{Compaction, Strategy, Trigger};
 use crate::project::context::{Context, Message};
 
 /// The compaction that leaves the last `keep_last` messages of a context; `None` if there are no more than that. A kept
 /// tool result keeps its call, so a little more may stay.
 pub fn plan_trim(context: &Context, keep_last: usize) -> Option<Compaction> {
+    plan_removal(context, keep_last, Strategy::Trim, Trigger::Manual)
+}
+
+/// The same for a session that nobody has used for a while.
+pub fn plan_prune(context: &Context, keep_last: usize) -> Option<Compaction> {
+    plan_removal(context, keep_last, Strategy::Prune, Trigger::Inactivity)
+}
+
+fn plan_removal(
+    context: &Context,
+    keep_last: usize,
+    strategy: Strategy,
+    trigger: Trigger,
+) -> Option<Compaction> {
     let messages = &context.messages;
     if messages.len() <= keep_last {
         return None;
@@ -13,14 +28,11 @@ pub fn plan_trim(context: &Context, keep_last: usize) -> Option<Compaction> {
     let kept = first_kept(messages, messages.len() - keep_last);
     let removed_nothing = kept == 0;
     (!removed_nothing).then(|| Compaction {
-        summary: None,
         first_kept: messages[kept..].iter().find_map(|message| message.entry).map(|(_, id)| id),
-        strategy: Strategy::Trim,
-        trigger: Trigger::Manual,
         tokens_before: Some(context.tokens),
         tokens_after: Some(messages[kept..].iter().map(Message::tokens).sum()),
-        details: Details::default(),
-        from_hook: false,
+        shortened: carried_over(context, &messages[kept..]),
+        ..Compaction::new(strategy, trigger)
     })
 }
 

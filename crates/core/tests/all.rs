@@ -6,6 +6,7 @@ mod all {
     mod bodies;
     mod cases;
     mod codec;
+    mod compact;
     mod context;
     mod folds;
     mod notation;
@@ -13,6 +14,7 @@ mod all {
     mod settings;
     mod tree;
     mod trim;
+    mod turn;
 
     use proptest::test_runner::Config;
 

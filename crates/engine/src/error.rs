@@ -1,7 +1,11 @@
 //! What can go wrong with a verb, beyond what can go wrong with a store.
 
+use sapwood_core::agent::AgentError;
+use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
-use sapwood_core::id::IdError;
+use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::summariser::SummariserError;
+use sapwood_core::port::tool::ToolError;
 use sapwood_core::{SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
@@ -26,6 +30,36 @@ pub enum EngineError {
     Contended { session: SessionId, tries: u32 },
     #[error(transparent)]
     Id(#[from] IdError),
+    #[error("this engine has no models and tools to run turns with")]
+    NoWorld,
+    #[error("a turn is running in session {session}")]
+    TurnRunning { session: SessionId },
+    #[error("turn {turn} of session {session} was interrupted, or waits for a person")]
+    TurnOpen { session: SessionId, turn: TurnId },
+    #[error("no turn is open in session {session}")]
+    NoTurn { session: SessionId },
+    #[error("session {session} has had its {limit} turns")]
+    TurnLimit { session: SessionId, limit: u32 },
+    #[error("session {session} has spent its budget of ${cap_usd}")]
+    OverBudget { session: SessionId, cap_usd: f64 },
+    #[error("nobody waits for an answer to {approval}")]
+    NoApproval { approval: String },
+    #[error("session {session} was taken over by another process")]
+    LeaseLost { session: SessionId },
+    #[error("the task that ran the turn of session {session} is gone")]
+    TurnLost { session: SessionId },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    #[error("the option {0}")]
+    Option(#[from] OptionError),
+    #[error("{key} is llm, and there is no model to write the summary")]
+    NoSummariser { key: &'static str },
+    #[error("the summary could not be written: {source}")]
+    Summariser { source: SummariserError },
+    #[error("session {session} has no compaction on its path")]
+    NotCompacted { session: SessionId },
 }
 
 impl EngineError {
@@ -35,9 +69,24 @@ impl EngineError {
             EngineError::Ambiguous { .. } => "address.ambiguous",
             EngineError::NoSuchSession { .. } | EngineError::NoSessions => "session.not_found",
             EngineError::Invalid { .. } | EngineError::Id(_) => "input.invalid",
+            EngineError::NoWorld => "model.none",
+            EngineError::TurnRunning { .. } => "turn.running",
+            EngineError::TurnOpen { .. } => "turn.interrupted",
+            EngineError::NoTurn { .. } => "turn.none",
+            EngineError::TurnLimit { .. } => "turn_limit",
+            EngineError::OverBudget { .. } => "budget_exceeded",
+            EngineError::NoApproval { .. } => "approval.not_found",
+            EngineError::LeaseLost { .. } => "session.stale_fence",
+            EngineError::TurnLost { .. } => "turn.lost",
+            EngineError::Agent(error) => error.code(),
+            EngineError::Tool(error) => error.code(),
             EngineError::ForkOntoItself { .. } => "session.exists",
             EngineError::Unreadable { .. } => "store.damaged",
             EngineError::Contended { .. } => "session.conflict",
+            EngineError::Option(_) => "input.option",
+            EngineError::NoSummariser { .. } => "compact.no_model",
+            EngineError::Summariser { .. } => "compact.failed",
+            EngineError::NotCompacted { .. } => "session.not_compacted",
         }
     }
 }

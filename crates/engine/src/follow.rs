@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sapwood_core::{Record, Scope, Seq, SessionId};
+use sapwood_core::{Body, Record, Scope, Seq, SessionId};
 
 use crate::{Engine, Result};
 
@@ -41,6 +41,12 @@ impl Engine {
 }
 
 impl Follower {
+    /// Reads a record of this session.
+    pub fn decode(&self, record: &Record) -> Result<Body> {
+        let unreadable = |source| crate::EngineError::Unreadable { session: self.session.clone(), source };
+        record.decode().map_err(unreadable)
+    }
+
     /// The next record if there is one now.
     pub async fn try_next(&mut self) -> Result<Option<Record>> {
         if self.page.is_empty() {

@@ -2,27 +2,44 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`follow`] hands out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
+//! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
+pub mod compact;
 pub mod doctor;
 mod error;
 pub mod export;
 pub mod follow;
 pub mod import;
+mod inbox;
+mod lease;
+pub mod live;
+pub mod pressure;
 pub mod read;
+pub mod subscribe;
+pub mod summarise;
 mod tail;
+mod tokens;
+pub mod turn;
+mod world;
 pub mod write;
 
 use std::sync::Arc;
 
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
+use sapwood_core::port::tokens::Tokenizers;
 
 pub use error::{EngineError, Result};
 pub use follow::Follower;
+pub use live::{Fragment, News};
+pub use subscribe::{Listener, SessionEvent, Subscription};
+pub use world::World;
 
+use live::Live;
 use tail::Tail;
+use tokens::TokenBook;
 
 /// Sessions of one store. Cheap to clone.
 #[derive(Clone)]
@@ -30,11 +47,35 @@ pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     tail: Arc<Tail>,
+    tokens: Arc<TokenBook>,
+    live: Arc<Live>,
+    world: Option<World>,
 }
 
 impl Engine {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, tail: Arc::default() }
+        Self { store, clock, tail: Arc::default(), tokens: Arc::default(), live: Arc::default(), world: None }
+    }
+
+    /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
+    pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
+        self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self
+    }
+
+    /// The same engine, able to run turns.
+    pub fn with_world(mut self, world: World) -> Self {
+        self.world = Some(world);
+        self
+    }
+
+    /// The same engine, with the models and tools of another one.
+    pub fn in_world_of(self, other: &Engine) -> Result<Self> {
+        Ok(self.with_world(other.world()?))
+    }
+
+    fn world(&self) -> Result<World> {
+        self.world.clone().ok_or(EngineError::NoWorld)
     }
 
     /// The store itself, for what has no verb.

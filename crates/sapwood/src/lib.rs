@@ -1,7 +1,43 @@
 //! Sapwood: a session engine for AI agents.
 //!
-//! A session is a durable, append-only tree of entries. Open a store, open a session, say something, branch, fork, and
-//! ask what a model would receive:
+//! A session is a durable, append-only tree of entries. Open a store, start a session with an agent, and send it words;
+//! the answer streams while everything that happens goes into the log:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), sapwood::Error> {
+//! use sapwood::{Agent, Sapwood};
+//!
+//! let sapwood = Sapwood::open("memory:")?;
+//! let session = sapwood.start(Agent::default()).await?; // no model named: the demo model, which needs no key
+//! let report = sapwood.send(&session, "Hello!").await?;
+//! assert!(!report.text.is_empty());
+//! assert_eq!(sapwood.length(&session).await?, 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Whatever happens can be watched, by anyone, from any point on, each entry once and in order:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), sapwood::Error> {
+//! use sapwood::{Agent, Sapwood, Seq, SessionEvent};
+//!
+//! let sapwood = Sapwood::open("memory:")?;
+//! let session = sapwood.start(Agent::default()).await?;
+//! let _listener = sapwood
+//!     .listen(&session, Seq::ZERO, |event| match event {
+//!         SessionEvent::Entry(record) => println!("{} {}", record.meta.seq, record.meta.kind.as_str()),
+//!         SessionEvent::Fragment(fragment) => println!("… {:?}", fragment.news),
+//!     })
+//!     .await?;
+//! sapwood.send(&session, "Hello!").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A session branches and forks without copying, and messages can be put in without a model:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -22,28 +58,40 @@
 //! ```
 
 mod clock;
+mod world;
 
 use std::sync::Arc;
 
 pub use clock::SystemClock;
 pub use sapwood_core as core;
+pub use sapwood_core::agent::{Agent, Narrowing};
+pub use sapwood_core::entry::ApprovalAnswer;
 pub use sapwood_core::project::context::Context;
 pub use sapwood_core::{Body, EntryId, Part, Principal, Scope, Seq, SessionId, TenantId};
+pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
+pub use sapwood_engine::compact::{Compacted, Compacting};
+pub use sapwood_engine::read::{Ancestry, Snapshot};
+pub use sapwood_engine::turn::{
+    IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
+};
 pub use sapwood_engine::write::{ForkAt, OpenOptions};
-pub use sapwood_engine::{Engine, EngineError as Error};
+pub use sapwood_engine::{Engine, EngineError as Error, Listener, SessionEvent, Subscription, World};
 pub use sapwood_formats as formats;
 pub use sapwood_store as store;
+pub use world::{DEFAULT_MODEL, default_world};
 
+use sapwood_core::TurnId;
 use sapwood_core::entry::UserMessage;
+use sapwood_effects::tokens::KnownTokenizers;
 use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An engine over the store a URL names, with the system's clock.
+/// An engine over the store a URL names, with the system's clock. It runs no turns before it is given a [`World`].
 pub fn open_engine(url: &str, options: store::OpenOptions) -> Result<Engine> {
     let store = store::open(url, options)?;
-    Ok(Engine::new(store, Arc::new(SystemClock)))
+    Ok(Engine::new(store, Arc::new(SystemClock)).with_tokenizers(Arc::new(KnownTokenizers)))
 }
 
 /// A user's words.
@@ -51,7 +99,8 @@ pub fn user_text(text: impl Into<String>) -> Body {
     Body::UserMessage(UserMessage { parts: vec![Part::text(text)], origin: None })
 }
 
-/// One user's sessions: an [`Engine`] and the scope it is used with.
+/// One user's sessions: an [`Engine`] and the scope it is used with. An unknown id is an error for every verb but
+/// [`exists`](Sapwood::exists), [`snapshot`](Sapwood::snapshot), [`ancestry`](Sapwood::ancestry) and opening.
 #[derive(Clone)]
 pub struct Sapwood {
     engine: Engine,
@@ -59,10 +108,15 @@ pub struct Sapwood {
 }
 
 impl Sapwood {
-    /// Opens `sqlite:FILE`, `jsonl:DIR` or `memory:` as the one who holds it.
+    /// Opens `sqlite:FILE`, `jsonl:DIR` or `memory:` as the one who holds it, with models and tools of this machine.
     pub fn open(url: &str) -> Result<Self> {
-        let scope = Scope::operator(TenantId::local(), Principal::System);
-        Ok(Self { engine: open_engine(url, store::OpenOptions::default())?, scope })
+        let engine = open_engine(url, store::OpenOptions::default())?;
+        Ok(Self::with_engine(engine.with_world(default_world(world::scratch_dir())?)))
+    }
+
+    /// The same, with an engine that was put together by hand: another store, other models, other tools.
+    pub fn with_engine(engine: Engine) -> Self {
+        Self { engine, scope: Scope::operator(TenantId::local(), Principal::System) }
     }
 
     /// The same sessions, as somebody else sees them.
@@ -78,9 +132,105 @@ impl Sapwood {
         &self.scope
     }
 
+    /// A new session with an agent, which is frozen into it.
+    pub async fn start(&self, agent: Agent) -> Result<SessionId> {
+        Ok(self.start_with(StartOptions { agent, ..StartOptions::default() }).await?)
+    }
+
+    /// The same, with an id, a title, a directory, variables, or less than the agent allows.
+    pub async fn start_with(&self, options: StartOptions) -> Result<SessionId> {
+        Ok(self.engine.start(&self.scope, options).await?.0)
+    }
+
+    /// Sends words and waits for the turn's end, or until it waits for a person: see [`TurnReport::waiting`].
+    pub async fn send(&self, session: &SessionId, words: impl Into<String>) -> Result<TurnReport> {
+        let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
+        match self.send_with(session, vec![Part::text(words)], options).await? {
+            Sent::Started(running) => running.ended().await,
+            Sent::Queued(_) => Err(Error::TurnRunning { session: session.clone() }),
+        }
+    }
+
+    /// Sends parts and comes back at once; the turn runs on, whether or not anyone waits for it.
+    pub async fn send_with(
+        &self,
+        session: &SessionId,
+        words: Vec<Part>,
+        options: SendOptions,
+    ) -> Result<Sent> {
+        self.engine.send(&self.scope, session, words, options).await
+    }
+
+    /// One answer without a session: it runs on a store of its own in memory, and nothing is kept.
+    pub async fn ask(&self, agent: Agent, words: impl Into<String>) -> Result<TurnReport> {
+        let engine = open_engine("memory:", store::OpenOptions::default())?;
+        let alone = Self { engine: engine.in_world_of(&self.engine)?, scope: self.scope.clone() };
+        let session = alone.start(agent).await?;
+        alone.send(&session, words).await
+    }
+
+    /// Carries on a turn that was interrupted or waits; `None` if there is nothing to carry on.
+    pub async fn resume(&self, session: &SessionId) -> Result<Option<TurnReport>> {
+        match self.engine.resume(&self.scope, session, OnWait::Leave).await? {
+            Some(running) => Ok(Some(running.ended().await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the open turn to end, wherever it runs.
+    pub async fn cancel(&self, session: &SessionId) -> Result<TurnId> {
+        self.engine.cancel(&self.scope, session).await
+    }
+
+    /// Adds words to the turn that runs.
+    pub async fn steer(&self, session: &SessionId, words: impl Into<String>) -> Result<EntryId> {
+        self.engine.steer(&self.scope, session, vec![Part::text(words)]).await
+    }
+
+    /// What the session waits for a person to say.
+    pub async fn approvals(&self, session: &SessionId) -> Result<Vec<PendingApproval>> {
+        self.engine.approvals(&self.scope, session).await
+    }
+
+    pub async fn answer(
+        &self,
+        approval: &str,
+        answer: ApprovalAnswer,
+        reason: Option<String>,
+    ) -> Result<SessionId> {
+        self.engine.answer(&self.scope, approval, answer, reason).await
+    }
+
+    /// Everything after the cursor, once, in order, then live.
+    pub async fn subscribe(&self, session: &SessionId, after: Seq) -> Result<Subscription> {
+        self.engine.subscribe(&self.scope, session, after).await
+    }
+
+    /// The same for a closure, until the listener is dropped.
+    pub async fn listen(
+        &self,
+        session: &SessionId,
+        after: Seq,
+        listener: impl FnMut(SessionEvent) + Send + 'static,
+    ) -> Result<Listener> {
+        self.engine.listen(&self.scope, session, after, listener).await
+    }
+
     /// Idempotent: an id that exists is opened as it is.
     pub async fn open_session(&self, options: OpenOptions) -> Result<SessionId> {
         Ok(self.engine.open(&self.scope, options).await?.0)
+    }
+
+    pub async fn exists(&self, session: &SessionId) -> Result<bool> {
+        self.engine.exists(&self.scope, session).await
+    }
+
+    pub async fn snapshot(&self, session: &SessionId) -> Result<Option<Snapshot>> {
+        self.engine.snapshot(&self.scope, session).await
+    }
+
+    pub async fn ancestry(&self, session: &SessionId) -> Result<Option<Ancestry>> {
+        self.engine.ancestry(&self.scope, session).await
     }
 
     pub async fn inject(&self, session: &SessionId, bodies: Vec<Body>) -> Result<()> {
@@ -90,6 +240,34 @@ impl Sapwood {
 
     pub async fn fork(&self, source: &SessionId, at: ForkAt, options: OpenOptions) -> Result<SessionId> {
         self.engine.fork(&self.scope, source, at, options).await
+    }
+
+    /// A fork that shares the first `keep_first` messages.
+    pub async fn fork_at(&self, source: &SessionId, keep_first: u32) -> Result<SessionId> {
+        self.fork(source, ForkAt::KeepFirst(keep_first), OpenOptions::default()).await
+    }
+
+    /// Leaves everything said so far out of the context.
+    pub async fn reset(&self, session: &SessionId) -> Result<()> {
+        self.engine.reset(&self.scope, session).await?;
+        Ok(())
+    }
+
+    /// Leaves the last `keep_last` messages in the context; says how many are there now.
+    pub async fn trim(&self, session: &SessionId, keep_last: usize) -> Result<usize> {
+        self.engine.trim(&self.scope, session, keep_last).await
+    }
+
+    pub async fn compact(&self, session: &SessionId, how: Compacting) -> Result<Compacted> {
+        self.engine.compact(&self.scope, session, how).await
+    }
+
+    pub async fn close(&self, session: &SessionId) -> Result<()> {
+        self.engine.close(&self.scope, session).await
+    }
+
+    pub async fn archive(&self, session: &SessionId) -> Result<()> {
+        self.engine.archive(&self.scope, session).await
     }
 
     pub async fn context(&self, session: &SessionId) -> Result<Context> {

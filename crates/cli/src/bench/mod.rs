@@ -35,6 +35,9 @@ pub struct BenchArgs {
     /// Smaller sizes: done in seconds, good for a first look only
     #[arg(long)]
     quick: bool,
+    /// Only these axes
+    #[arg(value_enum, value_name = "AXIS")]
+    only: Vec<Axis>,
     /// Only this axis; can be given several times
     #[arg(long, value_enum, value_name = "NAME")]
     axis: Vec<Axis>,
@@ -61,6 +64,10 @@ enum Axis {
     Search,
     /// Bytes on disk per byte of content
     Disk,
+    /// The engine's own part of a round of a turn
+    Turn,
+    /// What survives compaction, and how long planning one takes
+    Compaction,
     /// Other programs' files, taken in
     Import,
 }
@@ -75,6 +82,8 @@ const ALL: &[Axis] = &[
     Axis::List,
     Axis::Search,
     Axis::Disk,
+    Axis::Turn,
+    Axis::Compaction,
     Axis::Import,
 ];
 
@@ -116,7 +125,8 @@ const QUICK: Sizes = Sizes {
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
     let sizes = if args.quick { QUICK } else { FULL };
-    let axes = if args.axis.is_empty() { ALL } else { &args.axis };
+    let wanted = [args.axis, args.only].concat();
+    let axes = if wanted.is_empty() { ALL } else { &wanted };
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();
     for axis in ALL.iter().filter(|axis| axes.contains(axis)) {
@@ -147,6 +157,8 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::List => axis::list::run(stage).await,
         Axis::Search => axis::search::run(stage).await,
         Axis::Disk => axis::disk::run(stage).await,
+        Axis::Turn => axis::turn::run(stage).await,
+        Axis::Compaction => axis::compaction::run(stage).await,
         Axis::Import => axis::import::run(stage).await,
     }
 }

@@ -147,11 +147,6 @@ pub fn compaction(first_kept: Option<EntryId>) -> Body {
     Body::Compaction(Compaction {
         summary: Some("What happened before, in a few words.".to_owned()),
         first_kept,
-        strategy: Strategy::Truncate,
-        trigger: Trigger::Manual,
-        tokens_before: None,
-        tokens_after: None,
-        details: Default::default(),
-        from_hook: false,
+        ..Compaction::new(Strategy::Truncate, Trigger::Manual)
     })
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use sapwood::engine::read::Archive;
 
 use crate::failure::Result;
-use crate::render::{BOLD, DIM, Out, clean, local_time};
+use crate::render::{BOLD, DIM, Out, clean, local_time, plural};
 use crate::wiring::App;
 
 /// Show a session's compactions
@@ -31,15 +31,17 @@ fn print_archive(out: &mut Out, archive: &Archive) -> Result<()> {
     let tokens = |count: Option<u64>| count.map_or("?".to_owned(), |count| count.to_string());
     let compaction = &archive.compaction;
     let strategy = serde_json::to_value(compaction.strategy).unwrap_or_default();
+    let messages = compaction.archived.map(|count| format!(" · {}", plural(u64::from(count), "message")));
     let place = if archive.on_path { "" } else { " · on another branch" };
     writeln!(
         out,
-        "{BOLD}{}{BOLD:#} {DIM}{} · {} · {} → {} tokens{place}{DIM:#}",
+        "{BOLD}{}{BOLD:#} {DIM}{} · {} · {} → {} tokens{}{place}{DIM:#}",
         archive.seq,
         local_time(archive.at.0),
         strategy.as_str().unwrap_or_default(),
         tokens(compaction.tokens_before),
         tokens(compaction.tokens_after),
+        messages.unwrap_or_default(),
     )?;
     match &compaction.summary {
         Some(summary) => writeln!(out, "{}", clean(summary))?,

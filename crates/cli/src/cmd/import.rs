@@ -86,7 +86,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Trouble {
     line: Option<u64>,
-    code: &'static str,
+    code: std::borrow::Cow<'static, str>,
     message: String,
 }
 

@@ -2,9 +2,14 @@
 //! engine, and prints what came of it.
 
 pub mod about;
+pub mod agent;
+pub mod approve;
 pub mod archives;
 pub mod audit;
 pub mod branch;
+pub mod cancel;
+pub mod chat;
+pub mod compact;
 pub mod context;
 pub mod doctor;
 pub mod erase;
@@ -21,11 +26,15 @@ pub mod lifecycle;
 pub mod ls;
 pub mod names;
 pub mod new;
+pub mod prune;
+pub mod resume;
 pub mod search;
+pub mod send;
 pub mod share;
 pub mod show;
 pub mod tree;
 pub mod trim;
+pub mod uncompact;
 pub mod usage;
 
 use std::io::Write;
@@ -45,6 +54,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Version(_) => return about::version(global.format()),
         Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
+        Command::Agent(args) => return agent::run(args, &global),
         command => command,
     };
     let mut app = App::open(&global)?;
@@ -53,8 +63,14 @@ pub async fn run(cli: Cli) -> Result<()> {
     Ok(app.out.flush()?)
 }
 
-async fn dispatch(app: &mut App, command: Command) -> Result<()> {
+pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
     match command {
+        Command::Chat(args) => Box::pin(chat::run(app, args)).await,
+        Command::Send(args) => Box::pin(send::run(app, args)).await,
+        Command::Cancel(args) => cancel::run(app, args).await,
+        Command::Resume(args) => Box::pin(resume::run(app, args)).await,
+        Command::Approve(args) => Box::pin(approve::approve(app, args)).await,
+        Command::Deny(args) => Box::pin(approve::deny(app, args)).await,
         Command::New(args) => new::run(app, args).await,
         Command::Ls(args) => ls::run(app, args).await,
         Command::Show(args) => show::run(app, args).await,
@@ -69,6 +85,9 @@ async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Label(args) => names::label(app, args).await,
         Command::Rename(args) => names::rename(app, args).await,
         Command::Trim(args) => trim::run(app, args).await,
+        Command::Compact(args) => compact::run(app, args).await,
+        Command::Uncompact(args) => uncompact::run(app, args).await,
+        Command::Prune(args) => prune::run(app, args).await,
         Command::Close(args) => lifecycle::close(app, args).await,
         Command::Archive(args) => lifecycle::archive(app, args).await,
         Command::Erase(args) => erase::run(app, args).await,
@@ -84,7 +103,11 @@ async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
-        Command::Bench(_) | Command::Keychain(_) | Command::Completions(_) | Command::Version(_) => Ok(()),
+        Command::Agent(_)
+        | Command::Bench(_)
+        | Command::Keychain(_)
+        | Command::Completions(_)
+        | Command::Version(_) => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@
 mod harness;
 
 mod addresses;
+mod compact;
 mod errors;
 mod events;
 mod inject;

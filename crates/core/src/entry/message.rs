@@ -39,6 +39,15 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+impl Usage {
+    /// Every token that was read or written.
+    pub fn total(&self) -> u64 {
+        [self.output, self.cache_read, self.cache_write]
+            .iter()
+            .fold(self.input, |sum, tokens| sum.saturating_add(*tokens))
+    }
+}
+
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Usage) {
         self.input = self.input.saturating_add(other.input);

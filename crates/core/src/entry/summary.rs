@@ -44,8 +44,22 @@ pub struct Details {
     pub open_items: Vec<String>,
 }
 
+impl Strategy {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Strategy::Truncate => "truncate",
+            Strategy::ObservationMask => "observation_mask",
+            Strategy::Llm => "llm",
+            Strategy::Custom => "custom",
+            Strategy::Trim => "trim",
+            Strategy::Prune => "prune",
+            Strategy::Imported => "imported",
+        }
+    }
+}
+
 impl Details {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -67,6 +81,42 @@ pub struct Compaction {
     pub details: Details,
     #[serde(default, skip_serializing_if = "is_false")]
     pub from_hook: bool,
+    /// How many messages the summary stands in for, those of the summaries folded into it included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<u32>,
+    /// The strategy that was asked for and gave nothing, so that `strategy` had to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<Strategy>,
+    /// Kept tool results that show shortened from here on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortened: Vec<Shortened>,
+}
+
+impl Compaction {
+    /// One that says how and why it was made, and nothing else yet.
+    pub fn new(strategy: Strategy, trigger: Trigger) -> Self {
+        Self {
+            summary: None,
+            first_kept: None,
+            strategy,
+            trigger,
+            tokens_before: None,
+            tokens_after: None,
+            details: Details::default(),
+            from_hook: false,
+            archived: None,
+            instead_of: None,
+            shortened: Vec::new(),
+        }
+    }
+}
+
+/// What a context shows instead of a tool result's text. It is written down, not computed when read, so that a context
+/// stays as it was when the way of shortening changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shortened {
+    pub entry: EntryId,
+    pub text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

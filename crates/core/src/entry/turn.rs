@@ -93,6 +93,14 @@ pub struct ApprovalAsked {
     pub details: Option<Json>,
 }
 
+impl ApprovalAsked {
+    /// What is asked about, as `details` names it: `tool`, `question`, `budget`, `confidence`; empty where nothing does.
+    pub fn kind(&self) -> String {
+        let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();
+        details["kind"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalAnswer {

@@ -3,4 +3,6 @@
 pub mod clock;
 pub mod model;
 pub mod store;
+pub mod summariser;
+pub mod tokens;
 pub mod tool;

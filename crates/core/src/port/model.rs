@@ -79,6 +79,14 @@ pub enum Thinking {
 }
 
 impl Thinking {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Thinking::Off => "off",
+            Thinking::Low => "low",
+            Thinking::Medium => "medium",
+            Thinking::High => "high",
+        }
+    }
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Thinking::Off),

@@ -10,9 +10,10 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::content::{Part, joined_text};
-use crate::entry::{Body, Entry, Graft, GraftWhat, Kind, Meta, Outcome, Stop, ToolResult};
+use crate::entry::{Body, Compaction, Entry, Graft, GraftWhat, Kind, Meta, Outcome, Stop, ToolResult, Usage};
 use crate::id::{EntryId, Seq, TurnId};
 use crate::port::store::PathSlice;
+use crate::tokens::{Estimate, count_parts};
 use crate::view::Settings;
 
 /// What a model is told about a call that has no result.
@@ -50,8 +51,15 @@ impl Message {
         joined_text(&self.parts)
     }
 
+    /// Puts another text in the place of its own; media stay.
+    pub fn show_as(&mut self, text: &str) {
+        self.parts.retain(|part| matches!(part, Part::Media(_)));
+        self.parts.insert(0, Part::text(text));
+    }
+
+    /// Until a tokenizer says better, four bytes are a token.
     pub fn tokens(&self) -> u64 {
-        self.parts.iter().map(part_tokens).sum()
+        count_parts(&Estimate, &self.parts)
     }
 }
 
@@ -72,17 +80,6 @@ impl Serialize for Message {
     }
 }
 
-/// Until a tokenizer says better, four bytes are a token.
-fn part_tokens(part: &Part) -> u64 {
-    let bytes = match part {
-        Part::Text(text) => text.text.len() as u64,
-        Part::Reasoning(reasoning) => reasoning.text.len() as u64,
-        Part::ToolCall(call) => (call.name.len() + call.input.get().len()) as u64,
-        Part::Media(media) => media.bytes,
-    };
-    bytes.div_ceil(4)
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Context {
     pub system: Option<String>,
@@ -91,6 +88,36 @@ pub struct Context {
     pub skills: Vec<String>,
     pub messages: Vec<Message>,
     pub tokens: u64,
+    /// The compaction this context begins with.
+    #[serde(skip)]
+    pub compaction: Option<InForce>,
+    /// What the provider last said about this context.
+    #[serde(skip)]
+    pub reported: Option<Reported>,
+}
+
+/// The latest compaction on a path.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InForce {
+    pub id: EntryId,
+    pub body: Compaction,
+}
+
+/// The usage of an answer that came after the latest compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reported {
+    pub seq: Seq,
+    pub usage: Usage,
+}
+
+impl Context {
+    /// How many messages at the beginning are the latest compaction's summary: one or none.
+    pub fn summaries(&self) -> usize {
+        let is_summary = |message: &Message| {
+            self.compaction.as_ref().is_some_and(|c| message.entry.is_some_and(|(_, id)| id == c.id))
+        };
+        usize::from(self.messages.first().is_some_and(is_summary))
+    }
 }
 
 /// What becomes of a turn that was cut off by a crash.
@@ -105,25 +132,61 @@ pub enum OpenTurn {
 
 /// Builds the context of a path.
 pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
-    let start = context_start(&slice.entries);
+    let mut start = context_start(&slice.entries);
     let left_out = LeftOut::of(&slice, start.first_kept, open_turn);
+    let reported = last_report(&slice.entries);
     let mut settings = slice.settings_before;
     let mut shown = Vec::with_capacity(slice.entries.len() + 1);
-    shown.extend(start.summary);
+    shown.extend(start.summary.take());
     for (index, entry) in slice.entries.into_iter().enumerate() {
         settings.apply(&entry.body);
         if index >= start.first_kept && !left_out.covers(&entry.meta, &entry.body) {
             shown.extend(message_of(&entry.meta, entry.body));
         }
     }
+    if let Some(in_force) = &start.compaction {
+        shorten_results(&mut shown, &in_force.body);
+    }
     let mut messages = close_pairs(shown);
     name_results(&mut messages);
-    context_of(settings, messages)
+    context_of(settings, messages, start.compaction, reported)
 }
 
-fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
+/// Shows kept results as the compaction wrote them down.
+fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
+    if compaction.shortened.is_empty() {
+        return;
+    }
+    let texts: HashMap<EntryId, &str> =
+        compaction.shortened.iter().map(|shortened| (shortened.entry, shortened.text.as_str())).collect();
+    for message in messages.iter_mut().filter(|message| message.answers.is_some()) {
+        if let Some(text) = message.entry.and_then(|(_, id)| texts.get(&id)) {
+            message.show_as(text);
+        }
+    }
+}
+
+/// The last answer after the latest compaction that came with its usage.
+fn last_report(entries: &[Entry]) -> Option<Reported> {
+    let is_older = |entry: &&Entry| entry.meta.kind == Kind::Compaction;
+    entries.iter().rev().take_while(|entry| !is_older(entry)).find_map(|entry| match &entry.body {
+        Body::AssistantMessage(message) if message.stop != Stop::Error => {
+            message.usage.map(|usage| Reported { seq: entry.meta.seq, usage })
+        }
+        _ => None,
+    })
+}
+
+fn context_of(
+    settings: Settings,
+    messages: Vec<Message>,
+    compaction: Option<InForce>,
+    reported: Option<Reported>,
+) -> Context {
     let system_tokens = settings.system.as_ref().map_or(0, |system| system.len().div_ceil(4) as u64);
     Context {
+        compaction,
+        reported,
         tokens: system_tokens + messages.iter().map(Message::tokens).sum::<u64>(),
         thinking: settings.thinking_level().to_owned(),
         system: settings.system,
@@ -138,6 +201,7 @@ fn context_of(settings: Settings, messages: Vec<Message>) -> Context {
 struct ContextStart {
     first_kept: usize,
     summary: Option<Message>,
+    compaction: Option<InForce>,
 }
 
 fn context_start(entries: &[Entry]) -> ContextStart {
@@ -152,7 +216,8 @@ fn context_start(entries: &[Entry]) -> ContextStart {
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
     let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
-    ContextStart { first_kept, summary }
+    let in_force = InForce { id: entries[at].meta.id, body: compaction.clone() };
+    ContextStart { first_kept, summary, compaction: Some(in_force) }
 }
 
 /// Which entries of failed and interrupted turns do not show.

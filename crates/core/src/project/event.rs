@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::entry::{Body, Kind, Outcome, Record, SessionState, Strategy, codec::CodecError};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::pressure::PRESSURE_INFO;
 use crate::scope::Principal;
 
 #[derive(Debug, Serialize)]
@@ -57,7 +58,10 @@ fn event_name(record: &Record) -> Result<&'static str, CodecError> {
         Kind::Graft => "session:grafted",
         Kind::Label => "session:labelled",
         Kind::SessionNamed => "session:renamed",
-        Kind::CustomInfo => "session:info",
+        Kind::CustomInfo => match record.decode()? {
+            Body::CustomInfo(body) if body.custom_type == PRESSURE_INFO => "session:pressure",
+            _ => "session:info",
+        },
         Kind::TurnStarted => "session:turn_started",
         Kind::TurnEnded => match record.decode()? {
             Body::TurnEnded(body) if body.outcome == Outcome::Cancelled => "session:cancelled",

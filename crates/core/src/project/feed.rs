@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::content::Part;
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, Stop};
+use crate::pressure::Pressure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -72,7 +73,12 @@ impl Feed {
             Body::CustomMessage(message) if message.display => {
                 self.push(entry, Event, &message.custom_type, text)
             }
-            Body::CustomMessage(_) | Body::CustomInfo(_) | Body::Round(_) => {}
+            Body::CustomInfo(info) => {
+                if let Some(pressure) = Pressure::from_info(info) {
+                    self.push(entry, Event, "pressure", pressure.to_string());
+                }
+            }
+            Body::CustomMessage(_) | Body::Round(_) => {}
             Body::Compaction(_) => self.push(entry, Event, "compacted", text),
             Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
             Body::ModelChanged(changed) => self.push(entry, Event, "model", changed.model.clone()),

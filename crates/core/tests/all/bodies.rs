@@ -174,10 +174,14 @@ fn compaction() -> impl Strategy<Value = Body> {
     let triggers =
         [Trigger::Manual, Trigger::Pressure, Trigger::Overflow, Trigger::Inactivity, Trigger::Imported];
     let how = (proptest::sample::select(strategies.to_vec()), proptest::sample::select(triggers.to_vec()));
-    let fields =
-        (of(text()), of(entry_id()), how, of(any::<u64>()), of(any::<u64>()), details(), any::<bool>());
+    let counts = (of(any::<u64>()), of(any::<u64>()), of(any::<u32>()));
+    let instead_of = of(proptest::sample::select(strategies.to_vec()));
+    let shortened = (entry_id(), text()).prop_map(|(entry, text)| Shortened { entry, text });
+    let shortened = proptest::collection::vec(shortened, 0..3);
+    let fields = (of(text()), of(entry_id()), how, counts, details(), any::<bool>(), (instead_of, shortened));
     fields.prop_map(
-        |(summary, first_kept, (strategy, trigger), tokens_before, tokens_after, details, from_hook)| {
+        |(summary, first_kept, (strategy, trigger), counts, details, from_hook, (instead_of, shortened))| {
+            let (tokens_before, tokens_after, archived) = counts;
             Compaction {
                 summary,
                 first_kept,
@@ -187,6 +191,9 @@ fn compaction() -> impl Strategy<Value = Body> {
                 tokens_after,
                 details,
                 from_hook,
+                archived,
+                instead_of,
+                shortened,
             }
             .into()
         },

@@ -1,6 +1,7 @@
 //! The axes. Each takes the stage, measures, and gives its figures.
 
 pub mod append;
+pub mod compaction;
 pub mod context;
 pub mod disk;
 pub mod fork;
@@ -9,3 +10,4 @@ pub mod import;
 pub mod list;
 pub mod memory;
 pub mod search;
+pub mod turn;

@@ -219,7 +219,7 @@ impl Intake<'_> {
         if header.is_none() && told.is_empty() {
             told.push(Trouble {
                 line: None,
-                code: "import.empty",
+                code: "import.empty".into(),
                 message: "there is nothing in it".to_owned(),
             });
         }

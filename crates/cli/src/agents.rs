@@ -1,0 +1,287 @@
+//! Agents from files: `NAME.yaml`, `.yml` or `.toml` in the project's `.sapwood/agents/` and `agents/`, then in Sapwood's
+//! home. Strict: whatever is not understood is a mistake with its place. A session freezes the agent it was started with,
+//! so a file matters only when one is started.
+
+mod located;
+mod syntax;
+
+use std::path::{Path, PathBuf};
+
+use sapwood::core::agent::{Agent, AgentError};
+use sapwood::core::policy::ApprovalMode;
+use sapwood::core::port::tool::{FsScope, McpServer};
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::failure::{Failure, Result};
+
+use located::{Located, Mistake, Place, nearest};
+use syntax::Syntax;
+
+/// Largest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most files of one directory that are looked at.
+const FILES_MAX: usize = 1_000;
+
+/// Where agents are looked for, in the order in which they win.
+#[derive(Debug, Clone)]
+pub struct Agents {
+    dirs: Vec<PathBuf>,
+}
+
+/// An agent that was read whole.
+#[derive(Debug, Clone)]
+pub struct AgentFile {
+    pub path: PathBuf,
+    pub agent: Agent,
+}
+
+/// One mistake of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    pub file: String,
+    pub line: u64,
+    pub column: u64,
+    /// The way to the value, joined by dots; empty for the file itself.
+    pub field: String,
+    pub message: String,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Fault { file, line, column, field, message } = self;
+        match field.as_str() {
+            "" => write!(f, "{file}:{line}:{column}: {message}"),
+            field => write!(f, "{file}:{line}:{column}: {field} {message}"),
+        }
+    }
+}
+
+impl Agents {
+    /// A project is where its `sapwood.toml` is, or the current directory.
+    pub fn of(here: &Path, home: &Path, config: &Config) -> Self {
+        let project = config.project.as_deref().unwrap_or(here);
+        Self { dirs: vec![project.join(".sapwood/agents"), project.join("agents"), home.join("agents")] }
+    }
+
+    /// Every file that could be an agent, by name; of several with one name only the first can be used.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for dir in &self.dirs {
+            for path in files_in(dir)? {
+                if !found.iter().any(|other| name_of(other) == name_of(&path)) {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort_by_key(|path| name_of(path).to_owned());
+        Ok(found)
+    }
+
+    /// The agent of this name, read whole.
+    pub fn find(&self, name: &str) -> Result<AgentFile> {
+        let files = self.files()?;
+        let Some(path) = files.iter().find(|path| name_of(path) == name) else {
+            return Err(unknown(name, &files));
+        };
+        let agent = read(path).map_err(|faults| invalid(&faults))?;
+        Ok(AgentFile { path: path.clone(), agent })
+    }
+
+    /// The agent for a new session: the one that was named, else the configured one, else the default.
+    pub fn choose(&self, named: Option<&str>, config: &Config) -> Result<Agent> {
+        let mut agent = match named.or(config.agent.as_deref()) {
+            Some("default") | None => Agent::default_with(None),
+            Some(name) => self.find(name)?.agent,
+        };
+        if named.is_none() && config.agent_is_the_projects {
+            check_tame(&agent)?;
+        }
+        if agent.model.is_none() {
+            agent.model = Some(config.model.clone().unwrap_or_else(|| "demo".to_owned()));
+        }
+        Ok(agent)
+    }
+}
+
+/// An agent that nobody at this keyboard chose may do nothing without asking: a project is often somebody else's.
+fn check_tame(agent: &Agent) -> Result<()> {
+    let is_local = |server: &McpServer| matches!(server, McpServer::Stdio { .. });
+    let why = if agent.approvals > ApprovalMode::Ask {
+        "lets things happen without asking"
+    } else if agent.fs_scope == FsScope::Full {
+        "reaches every file"
+    } else if agent.mcp_servers.values().any(is_local) {
+        "starts programs"
+    } else {
+        return Ok(());
+    };
+    let message = format!("this project's default agent {} {why}, and you did not choose it", agent.id);
+    let hint = format!("look at it with sapwood agent show {0}, then choose it with --agent {0}", agent.id);
+    Err(Failure::new("agent.untrusted", message).with_hint(hint))
+}
+
+fn unknown(name: &str, files: &[PathBuf]) -> Failure {
+    let names: Vec<&str> = files.iter().map(|path| name_of(path)).collect();
+    let hint = match nearest(name, &names) {
+        Some(near) => format!("is {near} meant? sapwood agent ls shows them all"),
+        None => "sapwood agent ls shows them; a new one is a file agents/NAME.yaml".to_owned(),
+    };
+    Failure::new("agent.not_found", format!("there is no agent {name}")).with_hint(hint)
+}
+
+fn invalid(faults: &[Fault]) -> Failure {
+    let lines: Vec<String> = faults.iter().map(Fault::to_string).collect();
+    Failure::new("agent.invalid", lines.join("\n"))
+}
+
+pub fn name_of(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
+}
+
+fn syntax_of(path: &Path) -> Option<Syntax> {
+    path.extension().and_then(|extension| extension.to_str()).and_then(Syntax::of)
+}
+
+fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::file(dir, &error)),
+    };
+    let paths = entries.take(FILES_MAX).map(|entry| entry.map(|entry| entry.path()));
+    let paths = paths.collect::<std::io::Result<Vec<_>>>().map_err(|error| Failure::file(dir, &error))?;
+    let mut files: Vec<PathBuf> =
+        paths.into_iter().filter(|path| syntax_of(path).is_some() && path.is_file()).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Reads one file, and says everything that is wrong with it.
+pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
+    let start = Place { line: 1, column: 1 };
+    let whole = |why: String| vec![Mistake { place: start, field: String::new(), why }];
+    let faults = |mistakes: Vec<Mistake>| -> Vec<Fault> {
+        mistakes.into_iter().map(|mistake| fault(path, mistake)).collect()
+    };
+    let text = read_text(path).map_err(|why| faults(whole(why)))?;
+    let Some(syntax) = syntax_of(path) else {
+        return Err(faults(whole("is no .yaml, .yml or .toml file".to_owned())));
+    };
+    let document = syntax.parse(&text).map_err(faults)?;
+    let (agent, mut mistakes) = document.clone().read::<Agent>();
+    let agent = match agent {
+        Some(agent) => agent,
+        None => return Err(faults(mistakes)),
+    };
+    mistakes.extend(agent.mistakes().into_iter().map(|error| placed(&document, error)));
+    if agent.id != name_of(path) {
+        let why = format!("is {:?}, and the file's name says {:?}", agent.id, name_of(path));
+        mistakes.push(Mistake { place: document.place(&["id".to_owned()]), field: "id".to_owned(), why });
+    }
+    mistakes.sort_by_key(|mistake| mistake.place);
+    if mistakes.is_empty() { Ok(agent) } else { Err(faults(mistakes)) }
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(format!("has {size} bytes, and the limit is {FILE_BYTES_MAX}"));
+    }
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
+fn placed(document: &Located, error: AgentError) -> Mistake {
+    let path: Vec<String> = error.field.split('.').map(str::to_owned).collect();
+    Mistake { place: document.place(&path), field: error.field, why: error.why }
+}
+
+fn fault(path: &Path, mistake: Mistake) -> Fault {
+    let Mistake { place, field, why } = mistake;
+    Fault { file: path.display().to_string(), line: place.line, column: place.column, field, message: why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults_of(name: &str, text: &str) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let faults = read(&path).err().unwrap_or_default();
+        let short =
+            |fault: &Fault| format!("{}:{} {} {}", fault.line, fault.column, fault.field, fault.message);
+        faults.iter().map(short).collect()
+    }
+
+    #[test]
+    fn every_mistake_of_a_yaml_file_is_found_at_its_place() {
+        let text = "id: helper\nmodle: demo\ntemperature: hot\nlimits:\n  rounds_max: 0\n  rounds: 3\nfs_scope: projekt\n\
+                    fallback_chain:\n  - max_attempts: 2\n  - model: demo\n    max_attempts: many\n";
+        let expected = [
+            "2:1 modle is not known: is model meant?",
+            "3:14 temperature is \"hot\", and should be a number",
+            "6:3 limits.rounds is not known; there are turns_max, rounds_max, corrections_max, wall_time_s",
+            "7:11 fs_scope is \"projekt\", and should be one of sandboxed, project, full: is project meant?",
+            "9:5 fallback_chain.0 has no model",
+            "11:19 fallback_chain.1.max_attempts is \"many\", and should be a whole number",
+        ];
+        assert_eq!(faults_of("helper.yaml", text), expected);
+    }
+
+    #[test]
+    fn every_mistake_of_a_toml_file_is_found_at_its_place() {
+        let text = "id = \"helper\"\nnmae = \"Helper\"\n\n[budget]\ncap_usd = \"much\"\n";
+        let expected = [
+            "2:1 nmae is not known: is name meant?",
+            "5:11 budget.cap_usd is \"much\", and should be a number",
+        ];
+        assert_eq!(faults_of("helper.toml", text), expected);
+    }
+
+    #[test]
+    fn what_fits_its_type_and_not_its_range_is_found_too() {
+        let text = "id: other\ntemperature: 9\nlimits: { rounds_max: 0 }\n";
+        let expected = [
+            "1:5 id is \"other\", and the file's name says \"helper\"",
+            "2:14 temperature is not from 0 to 2",
+            "3:23 limits.rounds_max is not from 1 to 1000",
+        ];
+        assert_eq!(faults_of("helper.yml", text), expected);
+    }
+
+    #[test]
+    fn a_file_that_is_no_document_says_where_it_breaks() {
+        for (name, text, line) in
+            [("a.yaml", "id: a\n  model: [x\n", "2:"), ("a.toml", "id = \"a\"\nmodel = [\n", "2:")]
+        {
+            let faults = faults_of(name, text);
+            assert!(faults.first().is_some_and(|fault| fault.starts_with(line)), "{name}: {faults:?}");
+        }
+        assert_eq!(faults_of("a.yaml", "- just\n- a list\n").len(), 1);
+        assert_eq!(faults_of("a.yaml", "id: a\nid: a\n").len(), 1);
+    }
+
+    #[test]
+    fn a_file_of_every_field_is_read() {
+        let text = "id: all\nname: All\ndescription: d\nmodel: demo\nfallback_chain: [{ model: demo }]\n\
+            system_prompt: |\n  You are\n  helpful.\ntemperature: 0.5\nmax_tokens: 100\nthinking: low\n\
+            tools: [read_file]\nmcp_servers:\n  files: { command: x, args: [a], env: { A: secret:B } }\n  web: { url: https://h }\n\
+            fs_scope: project\nallowed_commands: [\"cargo test\"]\nallowed_hosts: [example.org]\napprovals: accept-edits\n\
+            budget: { cap_usd: 2, on_exceed: ask }\nlimits: { turns_max: 5 }\nconfidence: {}\non_interrupt: rollback\nmemory: true\nskills: [s]\n";
+        assert_eq!(faults_of("all.yaml", text), [""; 0]);
+    }
+
+    #[test]
+    fn a_project_cannot_choose_an_agent_that_acts_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("agents");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("wild.yaml"), "id: wild\napprovals: auto\n").unwrap();
+        let config = Config { agent: Some("wild".into()), agent_is_the_projects: true, ..Config::default() };
+        let agents = Agents::of(temp.path(), Path::new("/nonexistent"), &config);
+        assert_eq!(agents.choose(None, &config).unwrap_err().code, "agent.untrusted");
+        assert_eq!(agents.choose(Some("wild"), &config).unwrap().model.as_deref(), Some("demo"));
+    }
+}

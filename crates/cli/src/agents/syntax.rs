@@ -1,0 +1,195 @@
+//! YAML and TOML as one kind of document, with places. Pure.
+
+use serde::Deserialize;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::located::{Key, Located, Mistake, Place, Value};
+
+/// Deepest nesting that is read.
+const DEPTH_MAX: usize = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    Yaml,
+    Toml,
+}
+
+impl Syntax {
+    pub fn of(extension: &str) -> Option<Self> {
+        match extension {
+            "yaml" | "yml" => Some(Syntax::Yaml),
+            "toml" => Some(Syntax::Toml),
+            _ => None,
+        }
+    }
+
+    /// The document, or everything that keeps it from being one.
+    pub fn parse(self, text: &str) -> Result<Located, Vec<Mistake>> {
+        match self {
+            Syntax::Yaml => parse_yaml(text).map_err(|mistake| vec![mistake]),
+            Syntax::Toml => parse_toml(text),
+        }
+    }
+}
+
+fn mistake(place: Place, why: impl Into<String>) -> Mistake {
+    Mistake { place, field: String::new(), why: why.into() }
+}
+
+fn parse_yaml(text: &str) -> Result<Located, Mistake> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    match serde_saphyr::from_str_with_options::<Node>(text, options) {
+        Ok(node) => Ok(node.0),
+        Err(error) => {
+            let place = error
+                .location()
+                .map_or(Place { line: 1, column: 1 }, |at| Place { line: at.line(), column: at.column() });
+            let why = error.to_string();
+            // The place is said once, by us.
+            let why = why.split(" at line ").next().unwrap_or(&why).lines().next().unwrap_or_default();
+            Err(mistake(place, why.trim_start_matches("error: ").trim()))
+        }
+    }
+}
+
+/// A node of a YAML document.
+struct Node(Located);
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Plain>::deserialize(deserializer)?;
+        let at = spanned.referenced;
+        Ok(Self(Located::new(Place { line: at.line(), column: at.column() }, spanned.value.0)))
+    }
+}
+
+struct Plain(Value);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PlainVisitor).map(Plain)
+    }
+}
+
+struct PlainVisitor;
+
+impl<'de> Visitor<'de> for PlainVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Int))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(Node(item)) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::List(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            let Node(node) = map.next_value()?;
+            let at = key.referenced;
+            let place = match (at.line(), at.column()) {
+                (0, _) => node.place,
+                (line, column) => Place { line, column },
+            };
+            rows.push((Key { name: key.value, place }, node));
+        }
+        Ok(Value::Table(rows))
+    }
+}
+
+fn parse_toml(text: &str) -> Result<Located, Vec<Mistake>> {
+    let lines = Lines::of(text);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let place = |error: &toml::de::Error| lines.place(error.span().map_or(0, |span| span.start));
+        return Err(errors.iter().map(|error| mistake(place(error), error.message())).collect());
+    }
+    let value = table_of(table.get_ref(), &lines, 0).map_err(|mistake| vec![mistake])?;
+    Ok(Located::new(Place { line: 1, column: 1 }, value))
+}
+
+fn table_of(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Mistake> {
+    let mut rows = Vec::new();
+    for (key, value) in table {
+        let place = lines.place(key.span().start);
+        let node = node_of(value.get_ref(), lines.place(value.span().start), lines, depth + 1)?;
+        rows.push((Key { name: key.get_ref().to_string(), place }, node));
+    }
+    // In the order of the file, as people read it.
+    rows.sort_by_key(|(key, _)| key.place);
+    Ok(Value::Table(rows))
+}
+
+fn node_of(value: &DeValue<'_>, place: Place, lines: &Lines<'_>, depth: usize) -> Result<Located, Mistake> {
+    if depth > DEPTH_MAX {
+        return Err(mistake(place, format!("is nested deeper than {DEPTH_MAX} levels")));
+    }
+    let value = match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map(Value::Int)
+            .map_err(|_| mistake(place, "is a number that is too large"))?,
+        DeValue::Float(number) => number
+            .as_str()
+            .parse()
+            .map(Value::Float)
+            .map_err(|_| mistake(place, "is not a number that can be read"))?,
+        DeValue::Boolean(value) => Value::Bool(*value),
+        DeValue::Datetime(time) => Value::Text(time.to_string()),
+        DeValue::Array(items) => {
+            let items = items
+                .iter()
+                .map(|item| node_of(item.get_ref(), lines.place(item.span().start), lines, depth + 1));
+            Value::List(items.collect::<Result<_, _>>()?)
+        }
+        DeValue::Table(table) => table_of(table, lines, depth)?,
+    };
+    Ok(Located::new(place, value))
+}
+
+/// Bytes of a text to lines and columns.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self { text, starts: std::iter::once(0).chain(breaks).collect() }
+    }
+
+    fn place(&self, at: usize) -> Place {
+        let line = self.starts.partition_point(|start| *start <= at).max(1);
+        let start = self.starts[line - 1];
+        let column = self.text.get(start..at).map_or(0, |before| before.chars().count()) + 1;
+        Place { line: line as u64, column: column as u64 }
+    }
+}

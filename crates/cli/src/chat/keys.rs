@@ -1,0 +1,242 @@
+//! The keyboard while a turn runs. The terminal echoes nothing and hands every key over at once; a thread waits for them,
+//! so that nothing else has to. Dropping [`Keyboard`] ends the thread and leaves the terminal as it was.
+
+/// What was pressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    Text(String),
+    Enter,
+    Backspace,
+    /// Ctrl-U
+    ClearLine,
+    /// Ctrl-C
+    Interrupt,
+    /// Ctrl-D
+    End,
+    Escape,
+}
+
+/// Bytes to keys: UTF-8 may be cut anywhere, a paste is text whatever is in it, and other sequences mean nothing here.
+#[derive(Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    is_paste: bool,
+}
+
+const PASTE_BEGIN: &[u8] = b"\x1b[200~";
+const PASTE_END: &[u8] = b"\x1b[201~";
+/// Longest sequence that is waited for.
+const SEQUENCE_BYTES_MAX: usize = 32;
+
+impl Decoder {
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<Key> {
+        self.bytes.extend_from_slice(bytes);
+        let mut keys: Vec<Key> = Vec::new();
+        while let Some((key, used)) = self.next() {
+            self.bytes.drain(..used);
+            match (key, keys.last_mut()) {
+                (Some(Key::Text(more)), Some(Key::Text(text))) => text.push_str(&more),
+                (Some(key), _) => keys.push(key),
+                (None, _) => {}
+            }
+        }
+        keys
+    }
+
+    /// The next key and how many bytes it took; none if more bytes are needed.
+    fn next(&mut self) -> Option<(Option<Key>, usize)> {
+        let first = *self.bytes.first()?;
+        if first == 0x1b {
+            return self.sequence();
+        }
+        let key = match first {
+            b'\r' | b'\n' if !self.is_paste => Key::Enter,
+            b'\r' | b'\n' => Key::Text("\n".to_owned()),
+            0x7f | 0x08 => Key::Backspace,
+            0x15 => Key::ClearLine,
+            0x03 => Key::Interrupt,
+            0x04 => Key::End,
+            b'\t' => Key::Text(" ".to_owned()),
+            0..0x20 => return Some((None, 1)),
+            0x20..0x80 => Key::Text(char::from(first).to_string()),
+            _ => return self.character(first),
+        };
+        Some((Some(key), 1))
+    }
+
+    fn character(&self, first: u8) -> Option<(Option<Key>, usize)> {
+        let length = match first {
+            0xc0..0xe0 => 2,
+            0xe0..0xf0 => 3,
+            0xf0..0xf8 => 4,
+            _ => return Some((None, 1)),
+        };
+        let bytes = self.bytes.get(..length)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Some((Some(Key::Text(text.to_owned())), length)),
+            Err(_) => Some((None, 1)),
+        }
+    }
+
+    fn sequence(&mut self) -> Option<(Option<Key>, usize)> {
+        match self.bytes.get(1) {
+            // Keys come in one piece: an escape with nothing behind it was pressed alone.
+            None => Some((Some(Key::Escape), 1)),
+            Some(b'[' | b'O') => {
+                let is_end = |byte: &u8| (0x40..0x7f).contains(byte);
+                let Some(end) = self.bytes[2..].iter().position(is_end) else {
+                    return (self.bytes.len() > SEQUENCE_BYTES_MAX).then_some((None, self.bytes.len()));
+                };
+                let sequence = &self.bytes[..end + 3];
+                if sequence == PASTE_BEGIN || sequence == PASTE_END {
+                    self.is_paste = sequence == PASTE_BEGIN;
+                }
+                Some((None, end + 3))
+            }
+            // Alt and Enter: a line break in what is typed.
+            Some(b'\r' | b'\n') => Some((Some(Key::Text("\n".to_owned())), 2)),
+            Some(_) => Some((None, 2)),
+        }
+    }
+}
+
+#[cfg(unix)]
+mod device {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::thread::JoinHandle;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+    use tokio::sync::mpsc;
+
+    use super::{Decoder, Key};
+
+    /// Keys that may wait to be looked at.
+    const KEYS_WAITING_MAX: usize = 1_024;
+    const PASTE_ON: &[u8] = b"\x1b[?2004h";
+    const PASTE_OFF: &[u8] = b"\x1b[?2004l";
+
+    pub struct Keyboard {
+        keys: mpsc::Receiver<Key>,
+        stop: Option<OwnedFd>,
+        thread: Option<JoinHandle<()>>,
+        before: Termios,
+    }
+
+    impl Keyboard {
+        /// None where stdin or stdout is no terminal.
+        pub fn open() -> Option<Self> {
+            let stdin = std::io::stdin();
+            if !rustix::termios::isatty(&stdin) || !rustix::termios::isatty(std::io::stdout()) {
+                return None;
+            }
+            let before = tcgetattr(&stdin).ok()?;
+            let mut raw = before.clone();
+            raw.local_modes &=
+                !(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG | LocalModes::IEXTEN);
+            raw.special_codes[SpecialCodeIndex::VMIN] = 1;
+            raw.special_codes[SpecialCodeIndex::VTIME] = 0;
+            let (wait, stop) = rustix::pipe::pipe().ok()?;
+            tcsetattr(&stdin, OptionalActions::Drain, &raw).ok()?;
+            let _ = std::io::stdout().write_all(PASTE_ON);
+            let (sender, keys) = mpsc::channel(KEYS_WAITING_MAX);
+            let thread = std::thread::spawn(move || read_keys(&wait, &sender));
+            Some(Self { keys, stop: Some(stop), thread: Some(thread), before })
+        }
+
+        /// The next key, whenever it comes.
+        pub async fn next(&mut self) -> Option<Key> {
+            self.keys.recv().await
+        }
+
+        /// A key that was pressed before the keyboard was given back.
+        pub fn try_next(&mut self) -> Option<Key> {
+            self.keys.try_recv().ok()
+        }
+    }
+
+    impl Drop for Keyboard {
+        fn drop(&mut self) {
+            // The thread sees the other end of its pipe close.
+            drop(self.stop.take());
+            self.keys.close();
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+            let _ = std::io::stdout().write_all(PASTE_OFF);
+            let _ = std::io::stdout().flush();
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.before);
+        }
+    }
+
+    fn read_keys(stop: &OwnedFd, keys: &mpsc::Sender<Key>) {
+        let stdin = std::io::stdin();
+        let mut decoder = Decoder::default();
+        loop {
+            let mut waits = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            match poll(&mut waits, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return,
+                Ok(_) if !waits[1].revents().is_empty() => return,
+                Ok(_) => {}
+            }
+            let mut bytes = [0; 1_024];
+            let count = match rustix::io::read(&stdin, &mut bytes) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(0) | Err(_) => {
+                    let _ = keys.blocking_send(Key::End);
+                    return;
+                }
+                Ok(count) => count,
+            };
+            for key in decoder.push(&bytes[..count]) {
+                if keys.blocking_send(key).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod device {
+    use super::Key;
+
+    /// Keys during a turn are read on Unix only.
+    pub struct Keyboard;
+
+    impl Keyboard {
+        pub fn open() -> Option<Self> {
+            None
+        }
+        pub async fn next(&mut self) -> Option<Key> {
+            None
+        }
+        pub fn try_next(&mut self) -> Option<Key> {
+            None
+        }
+    }
+}
+
+pub use device::Keyboard;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_may_be_cut_anywhere() {
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.push(b"h\xc3"), [Key::Text("h".into())]);
+        assert_eq!(decoder.push(b"\xa9!\r"), [Key::Text("é!".into()), Key::Enter]);
+    }
+
+    #[test]
+    fn a_paste_is_text_with_its_line_breaks_and_arrows_are_nothing() {
+        let mut decoder = Decoder::default();
+        let keys = decoder.push(b"\x1b[200~a\rb\x1b[201~\x1b[A\x03");
+        assert_eq!(keys, [Key::Text("a\nb".into()), Key::Interrupt]);
+        assert_eq!(decoder.push(b"\x1b"), [Key::Escape]);
+    }
+}

@@ -1,0 +1,114 @@
+//! A table, drawn when all of it is there. Pure.
+
+use anstyle::Style;
+
+use super::inline;
+use super::wrap::{Row, wrap};
+use crate::render::{BOLD, DIM};
+
+/// Narrowest a column gets.
+const COLUMN_MIN: usize = 6;
+/// Most columns that are drawn as such.
+const COLUMNS_MAX: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// The lines of a table, or none if the rows are no table.
+pub fn draw(rows: &[String], width: usize) -> Option<Vec<String>> {
+    let sides = sides_of(rows.get(1)?)?;
+    let head = cells_of(&rows[0]);
+    if head.len() != sides.len() || sides.len() > COLUMNS_MAX {
+        return None;
+    }
+    let body = rows[2..].iter().map(|row| cells_of(row));
+    let cells: Vec<Vec<String>> = std::iter::once(head).chain(body).collect();
+    let widths = fit_widths(&cells, sides.len(), width);
+    let mut lines = draw_row(&cells[0], &widths, &sides, BOLD);
+    let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+    lines.push(format!("{DIM}{}{DIM:#}", rule.join("─┼─")));
+    lines.extend(cells[1..].iter().flat_map(|row| draw_row(row, &widths, &sides, Style::new())));
+    Some(lines)
+}
+
+fn sides_of(row: &str) -> Option<Vec<Side>> {
+    let side = |cell: &String| {
+        let dashes = cell.trim_matches(':');
+        let is_rule = !dashes.is_empty() && dashes.chars().all(|c| c == '-');
+        is_rule.then_some(if cell.ends_with(':') && !cell.starts_with(':') {
+            Side::Right
+        } else {
+            Side::Left
+        })
+    };
+    cells_of(row).iter().map(side).collect()
+}
+
+/// A bar in code or behind a backslash is part of its cell.
+fn cells_of(row: &str) -> Vec<String> {
+    let row = row.trim();
+    let row = row.strip_prefix('|').unwrap_or(row);
+    let (mut cells, mut cell, mut in_code, mut escaped) = (Vec::new(), String::new(), false, false);
+    for c in row.chars() {
+        match c {
+            '|' if escaped => {
+                cell.pop();
+                cell.push('|');
+            }
+            '|' if !in_code => cells.push(std::mem::take(&mut cell).trim().to_owned()),
+            _ => {
+                in_code ^= c == '`';
+                cell.push(c);
+            }
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    if !cell.trim().is_empty() {
+        cells.push(cell.trim().to_owned());
+    }
+    cells
+}
+
+fn fit_widths(rows: &[Vec<String>], columns: usize, width: usize) -> Vec<usize> {
+    let natural = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells
+            .map(|cell| cell_rows(cell, usize::MAX, Style::new()).iter().map(|row| row.width).sum())
+            .max()
+            .unwrap_or(0)
+    };
+    let mut widths: Vec<usize> = (0..columns).map(|column| natural(column).max(1)).collect();
+    let room = width.saturating_sub(3 * (columns - 1)).max(columns);
+    while widths.iter().sum::<usize>() > room {
+        let Some(widest) = widths.iter_mut().max() else { break };
+        if *widest <= COLUMN_MIN {
+            break;
+        }
+        *widest -= 1;
+    }
+    widths
+}
+
+fn cell_rows(cell: &str, width: usize, style: Style) -> Vec<Row> {
+    wrap(&inline::parse(cell, style).spans, width)
+}
+
+fn draw_row(cells: &[String], widths: &[usize], sides: &[Side], style: Style) -> Vec<String> {
+    let empty = String::new();
+    let cells: Vec<Vec<Row>> =
+        (0..widths.len()).map(|at| cell_rows(cells.get(at).unwrap_or(&empty), widths[at], style)).collect();
+    let height = cells.iter().map(Vec::len).max().unwrap_or(1).max(1);
+    let bar = format!(" {DIM}│{DIM:#} ");
+    let line = |at: usize| {
+        let pieces = cells.iter().zip(widths.iter().zip(sides)).map(|(rows, (width, side))| {
+            let (text, used) = rows.get(at).map_or((String::new(), 0), |row| (row.paint(), row.width));
+            let pad = " ".repeat(width.saturating_sub(used));
+            if *side == Side::Right { format!("{pad}{text}") } else { format!("{text}{pad}") }
+        });
+        pieces.collect::<Vec<_>>().join(&bar).trim_end().to_owned()
+    };
+    (0..height).map(line).collect()
+}

@@ -1,0 +1,143 @@
+//! Lines of a width from spans. Pure. Breaks at spaces, between wide characters, and inside of words only if they are
+//! wider than a line.
+
+use anstyle::Style;
+use unicode_width::UnicodeWidthChar;
+
+use super::inline::Span;
+
+/// One line, without what stands before it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Row {
+    pub pieces: Vec<(String, Style)>,
+    pub width: usize,
+    /// Where in the source it begins.
+    pub at: usize,
+    /// Where in the source what broke it ends: the word that had no room.
+    pub end: usize,
+}
+
+impl Row {
+    /// With our styles, and nothing else that a terminal would obey.
+    pub fn paint(&self) -> String {
+        self.pieces.iter().map(|(text, style)| format!("{style}{text}{style:#}")).collect()
+    }
+
+    fn push(&mut self, c: char, style: Style) {
+        self.width += c.width().unwrap_or(0);
+        match self.pieces.last_mut() {
+            Some((text, last)) if *last == style => text.push(c),
+            _ => self.pieces.push((c.to_string(), style)),
+        }
+    }
+
+    fn append(&mut self, word: Row) {
+        for (text, style) in word.pieces {
+            text.chars().for_each(|c| self.push(c, style));
+        }
+    }
+}
+
+pub fn wrap(spans: &[Span], width: usize) -> Vec<Row> {
+    let mut wrapping =
+        Wrapping { rows: Vec::new(), row: Row::default(), word: Row::default(), gap: None, width };
+    let mut end = 0;
+    for span in spans {
+        for (offset, c) in span.text.char_indices() {
+            end = span.at + offset + c.len_utf8();
+            wrapping.take(c, span.style, span.at + offset);
+        }
+    }
+    wrapping.finish(end)
+}
+
+struct Wrapping {
+    rows: Vec<Row>,
+    row: Row,
+    word: Row,
+    /// The style of the space between the row and the word.
+    gap: Option<Style>,
+    width: usize,
+}
+
+impl Wrapping {
+    fn take(&mut self, c: char, style: Style, at: usize) {
+        let columns = c.width().unwrap_or(0);
+        if c == '\n' {
+            self.place_word();
+            self.break_row(at);
+        } else if c.is_whitespace() && c != '\u{a0}' {
+            self.place_word();
+            self.gap = Some(style);
+        } else {
+            if columns > 1 || self.word.width + columns > self.width {
+                self.place_word();
+            }
+            if self.word.pieces.is_empty() {
+                self.word.at = at;
+            }
+            self.word.push(c, style);
+            self.word.end = at + c.len_utf8();
+            if columns > 1 {
+                self.place_word();
+            }
+        }
+    }
+
+    fn place_word(&mut self) {
+        if self.word.pieces.is_empty() {
+            return;
+        }
+        let word = std::mem::take(&mut self.word);
+        let gap = self.gap.take();
+        let is_first = self.row.pieces.is_empty();
+        let needed = word.width + usize::from(gap.is_some() && !is_first);
+        if !is_first && self.row.width + needed > self.width {
+            self.break_row(word.end);
+        }
+        if self.row.pieces.is_empty() {
+            self.row.at = word.at;
+        } else if let Some(style) = gap {
+            self.row.push(' ', style);
+        }
+        self.row.append(word);
+    }
+
+    fn break_row(&mut self, by: usize) {
+        let mut row = std::mem::take(&mut self.row);
+        row.end = by;
+        self.rows.push(row);
+        self.gap = None;
+    }
+
+    fn finish(mut self, end: usize) -> Vec<Row> {
+        self.place_word();
+        if !self.row.pieces.is_empty() {
+            self.break_row(end);
+        }
+        self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(text: &str, width: usize) -> Vec<String> {
+        let span = Span { text: text.to_owned(), style: Style::new(), at: 0 };
+        wrap(&[span], width).iter().map(Row::paint).collect()
+    }
+
+    #[test]
+    fn lines_break_at_spaces_and_inside_of_words_that_are_too_wide() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefghij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrapped("a  b", 8), ["a b"]);
+        assert_eq!(wrapped("", 8), [""; 0]);
+    }
+
+    #[test]
+    fn wide_characters_count_twice_and_need_no_spaces() {
+        assert_eq!(wrapped("日本語です", 4), ["日本", "語で", "す"]);
+    }
+}

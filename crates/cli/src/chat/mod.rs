@@ -1,0 +1,312 @@
+//! `sapwood chat`: a conversation in the terminal.
+//!
+//! A tour: [`prompt`] is where a person types, [`command`] what can be said with a slash and [`verbs`] what comes of it;
+//! [`watch`] stands by while a turn runs, with the [`keys`] that are pressed, the [`view`] of what happens and the
+//! [`screen`] it is drawn on; [`markdown`] turns streaming text into lines. [`quiet`] is the same for programs, and
+//! [`outcome`] says how a turn came out. [`opening`] finds or makes the session.
+
+mod command;
+mod keys;
+mod markdown;
+pub mod opening;
+pub mod outcome;
+mod prompt;
+pub mod quiet;
+pub mod screen;
+mod status;
+mod verbs;
+mod view;
+pub mod watch;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use sapwood::core::agent::Agent;
+use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
+use sapwood::engine::{SessionEvent, Subscription};
+use sapwood::{Part, SessionId};
+
+use crate::failure::{Failure, Result};
+use crate::render::{self, BOLD, DIM, GREEN, RED, YELLOW, clean, fit};
+use crate::wiring::App;
+
+use command::Command;
+use prompt::{Prompt, Typed};
+use screen::{Look, Screen};
+use watch::{Asks, Line, Watch};
+
+/// Where the lines that were typed are kept, in Sapwood's home.
+const HISTORY_FILE: &str = "chat-history";
+/// Messages of a session that are shown when it is opened.
+const RECALLED_MESSAGES: usize = 2;
+
+/// A conversation at a terminal.
+pub struct Chat<'a> {
+    app: &'a mut App,
+    /// None until something is said: a chat that was only opened leaves no session behind.
+    session: Option<SessionId>,
+    /// The agent of a session that is still to be made.
+    agent: Agent,
+    /// Tools that were allowed for as long as this chat lasts.
+    always: BTreeSet<String>,
+    screen: Screen,
+    prompt: Prompt,
+    typed: String,
+}
+
+/// Whether the conversation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    End,
+}
+
+impl<'a> Chat<'a> {
+    pub fn new(app: &'a mut App, session: Option<SessionId>, agent: Agent) -> Result<Self> {
+        crate::wiring::create_home(&app.place.home)?;
+        let prompt = Prompt::new(app.place.home.join(HISTORY_FILE))?;
+        let screen = Screen::new(Look::of_stdout());
+        let (always, typed) = (BTreeSet::new(), String::new());
+        Ok(Self { app, session, agent, always, screen, prompt, typed })
+    }
+
+    pub async fn run(mut self) -> Result<()> {
+        self.greet().await?;
+        if let Some(session) = self.session.clone() {
+            self.enter(session).await?;
+        }
+        let mut interrupts = 0;
+        loop {
+            let initial = std::mem::take(&mut self.typed);
+            let marker = if self.screen.look() == Look::Rich {
+                format!("{GREEN}›{GREEN:#} ")
+            } else {
+                "> ".to_owned()
+            };
+            let line = match self.prompt.read(&marker, &initial).await? {
+                Typed::Line(line) => line,
+                Typed::Interrupted if interrupts == 0 => {
+                    interrupts += 1;
+                    self.say(format!("{DIM}Ctrl-C again, or Ctrl-D, ends the chat{DIM:#}"))?;
+                    continue;
+                }
+                Typed::Interrupted | Typed::End => break,
+            };
+            interrupts = 0;
+            let next = match self.take_line(&line).await {
+                Ok(next) => next,
+                Err(failure) => {
+                    self.complain(&failure)?;
+                    Next::GoOn
+                }
+            };
+            if next == Next::End {
+                break;
+            }
+        }
+        self.say_goodbye()
+    }
+
+    async fn take_line(&mut self, line: &str) -> Result<Next> {
+        if line.trim().is_empty() {
+            return Ok(Next::GoOn);
+        }
+        match command::parse(line) {
+            Some(Ok(Command::Quit)) => Ok(Next::End),
+            Some(command) => self.obey(command?).await.map(|()| Next::GoOn),
+            None => self.speak(line).await.map(|()| Next::GoOn),
+        }
+    }
+
+    fn line(&self, session: &SessionId) -> Line {
+        Line { engine: self.app.engine.clone(), scope: self.app.scope.clone(), session: session.clone() }
+    }
+
+    /// Sends words, and watches what comes of them.
+    async fn speak(&mut self, text: &str) -> Result<()> {
+        let session = self.session_to_speak_in().await?;
+        let events = self.subscribe(&session).await?;
+        let options = SendOptions { if_running: IfRunning::Queue, on_wait: OnWait::Stay };
+        let parts = vec![Part::text(text.trim())];
+        match self.app.engine.send(&self.app.scope, &session, parts, options).await {
+            Ok(Sent::Started(running)) => self.watch(&session, running, events, Heard::OwnWords).await,
+            Ok(Sent::Queued(_)) => self.say(format!(
+                "{YELLOW}!{YELLOW:#} another process is running a turn here: your words wait for it to end"
+            )),
+            // An earlier turn was cut off: it comes first, and the words are not lost.
+            Err(sapwood::Error::TurnOpen { .. }) => {
+                self.typed = text.to_owned();
+                self.go_on_with_open_turn(&session).await
+            }
+            Err(error) => {
+                self.typed = text.to_owned();
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn session_to_speak_in(&mut self) -> Result<SessionId> {
+        if let Some(session) = &self.session {
+            return Ok(session.clone());
+        }
+        let session = opening::start(self.app, self.agent.clone(), None).await?;
+        self.session = Some(session.clone());
+        Ok(session)
+    }
+
+    async fn subscribe(&self, session: &SessionId) -> Result<Subscription> {
+        let head = self.app.engine.summary(&self.app.scope, session).await?.head.seq;
+        Ok(self.app.engine.subscribe(&self.app.scope, session, head).await?)
+    }
+
+    async fn watch(
+        &mut self,
+        session: &SessionId,
+        running: Running,
+        mut events: Subscription,
+        heard: Heard,
+    ) -> Result<()> {
+        let began = Instant::now();
+        if heard == Heard::OwnWords {
+            pass_own_words(&mut events).await?;
+        }
+        println!();
+        let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
+        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        let watched = Box::pin(watch.run(running, events)).await?;
+        self.typed = watched.typed;
+        self.sum_up(session, &watched.report, began).await
+    }
+
+    /// How the turn came out, and what it took.
+    async fn sum_up(&mut self, session: &SessionId, report: &TurnReport, began: Instant) -> Result<()> {
+        let mut lines = vec![String::new()];
+        if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
+            let style = if failure.code == "turn.cancelled" { YELLOW } else { RED };
+            lines.push(format!(
+                "  {style}{}{style:#}  {DIM}{}{DIM:#}",
+                clean(&failure.message),
+                failure.hint
+            ));
+        }
+        let took_ms = began.elapsed().as_millis() as u64;
+        lines.push(status::after_turn(self.app, session, report, took_ms).await?);
+        lines.push(String::new());
+        self.screen.settle(&lines)
+    }
+
+    /// Opens a session: its last words, and the turn that was cut off there, if one was.
+    async fn enter(&mut self, session: SessionId) -> Result<()> {
+        self.session = Some(session.clone());
+        let summary = self.app.engine.summary(&self.app.scope, &session).await?;
+        self.recall(&session).await?;
+        if summary.open_turn.is_some() {
+            return self.go_on_with_open_turn(&session).await;
+        }
+        Ok(())
+    }
+
+    async fn go_on_with_open_turn(&mut self, session: &SessionId) -> Result<()> {
+        let events = self.subscribe(session).await?;
+        self.say(format!(
+            "{YELLOW}!{YELLOW:#} a turn was interrupted here; it goes on now, and nothing is lost"
+        ))?;
+        match self.app.engine.resume(&self.app.scope, session, OnWait::Stay).await {
+            Ok(Some(running)) => self.watch(session, running, events, Heard::Nothing).await,
+            Ok(None) => Ok(()),
+            Err(error) if error.code() == "session.leased" => self.say(format!(
+                "{YELLOW}!{YELLOW:#} another process is running it; what you send waits for its end"
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The last messages of a session, so that one knows where one is.
+    async fn recall(&mut self, session: &SessionId) -> Result<()> {
+        let context = self.app.engine.context(&self.app.scope, session, None).await?;
+        let is_said = |message: &&sapwood::core::project::context::Message| !message.text().trim().is_empty();
+        let messages: Vec<_> = context.messages.iter().filter(is_said).collect();
+        let mut lines = Vec::new();
+        let skipped = messages.len().saturating_sub(RECALLED_MESSAGES);
+        if skipped > 0 {
+            lines.push(format!("{DIM}… {}{DIM:#}", render::plural(skipped as u64, "earlier message")));
+            lines.push(String::new());
+        }
+        for message in &messages[skipped..] {
+            lines.extend(self.recalled(message));
+            lines.push(String::new());
+        }
+        self.screen.settle(&lines)
+    }
+
+    fn recalled(&self, message: &sapwood::core::project::context::Message) -> Vec<String> {
+        use sapwood::core::project::context::Role;
+        let (width, text) = (self.screen.width(), message.text());
+        match message.role {
+            Role::User => vec![format!("{GREEN}›{GREEN:#} {}", fit(&text, width.saturating_sub(2)))],
+            Role::Tool => vec![format!("  {DIM}{}{DIM:#}", fit(&text, width.saturating_sub(2)))],
+            Role::Assistant | Role::System if self.screen.look() == Look::Plain => {
+                clean(&text).lines().map(str::to_owned).collect()
+            }
+            Role::Assistant | Role::System => {
+                let mut markdown = markdown::Markdown::new(width);
+                let mut lines = markdown.push(&text);
+                lines.extend(markdown.finish());
+                lines
+            }
+        }
+    }
+
+    async fn greet(&mut self) -> Result<()> {
+        let model = match &self.session {
+            Some(session) => status::model_of(self.app, session).await?,
+            None => self.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
+        };
+        let what = match &self.session {
+            Some(session) => format!("session {session}"),
+            None => format!("a new session with agent {}", clean(&self.agent.id)),
+        };
+        self.screen.settle(&[
+            format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),
+            format!("{DIM}/help shows what there is · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
+            String::new(),
+        ])
+    }
+
+    fn say_goodbye(&mut self) -> Result<()> {
+        match self.session.clone() {
+            Some(session) => self.say(format!("{DIM}go on with:{DIM:#} sapwood chat {session}")),
+            None => Ok(()),
+        }
+    }
+
+    fn say(&mut self, line: String) -> Result<()> {
+        self.screen.settle(&[line])
+    }
+
+    fn complain(&mut self, failure: &Failure) -> Result<()> {
+        if failure.exit == crate::failure::Exit::Closed {
+            return Err(failure.clone());
+        }
+        self.say(format!("{RED}{}{RED:#}  {DIM}{}{DIM:#}", clean(&failure.message), failure.hint))
+    }
+}
+
+/// Whether the turn begins with words that stand on the screen already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    OwnWords,
+    Nothing,
+}
+
+/// What one typed oneself need not be shown again. The words are durable before the turn is handed out.
+async fn pass_own_words(events: &mut Subscription) -> Result<()> {
+    loop {
+        let event = events.next().await?;
+        if let SessionEvent::Entry(record) = &event {
+            if record.meta.kind == sapwood::core::Kind::UserMessage {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Which session is talked to: one that was named, the last one of this directory, or a new one with a frozen agent.
+
+use sapwood::core::agent::Agent;
+use sapwood::core::entry::{Body, ModelChanged};
+use sapwood::core::port::store::ListFilter;
+use sapwood::engine::turn::StartOptions;
+use sapwood::engine::write::InjectOptions;
+use sapwood::{OpenOptions, SessionId};
+
+use crate::cmd::new::directory;
+use crate::failure::{Failure, Result};
+use crate::wiring::App;
+
+/// The session of this directory that was written to last.
+pub async fn latest_here(app: &App) -> Result<SessionId> {
+    let cwd = Some(directory(None)?);
+    let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
+    let page = app.engine.list(&app.scope, &filter).await?;
+    let latest = page.items.into_iter().next();
+    latest.map(|summary| summary.id).ok_or_else(|| {
+        Failure::new("session.not_found", "this directory has no session to go on with")
+            .with_hint("sapwood chat begins one; sapwood ls shows those of other directories")
+    })
+}
+
+/// Begins a session with an agent, which is frozen into it.
+pub async fn start(app: &App, agent: Agent, title: Option<String>) -> Result<SessionId> {
+    let open = OpenOptions { title, cwd: Some(directory(None)?), ..OpenOptions::default() };
+    let options = StartOptions { open, agent, ..StartOptions::default() };
+    Ok(app.engine.start(&app.scope, options).await?.0)
+}
+
+/// Another model answers from now on.
+pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
+    let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
+    app.engine.inject(&app.scope, session, vec![changed], InjectOptions::default()).await?;
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! How a turn came out, for people and for exit codes.
+
+use sapwood::core::entry::{Outcome, TurnEnded};
+use sapwood::engine::turn::{PendingApproval, TurnReport};
+use serde_json::{Value, json};
+
+use super::view::short_input;
+use crate::failure::{Exit, Failure, Result};
+use crate::render::{clean, fit};
+
+/// Nothing, if the turn was completed or waits for a person; else what went wrong.
+pub fn check(report: &TurnReport) -> Result<()> {
+    match &report.ended {
+        None => Ok(()),
+        Some(ended) => failure_of(ended).map_or(Ok(()), Err),
+    }
+}
+
+pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
+    let code = |other: &str| ended.code.clone().unwrap_or_else(|| other.to_owned());
+    match ended.outcome {
+        Outcome::Completed => None,
+        Outcome::Cancelled => Some(Failure::new("turn.cancelled", "the turn was cancelled")),
+        Outcome::Failed => {
+            let code = code("turn.failed");
+            Some(Failure::new(code.clone(), format!("the turn failed: {}", in_words(&code))))
+        }
+        Outcome::Limited => {
+            let code = code("turn.limit");
+            let message = format!("a limit ended the turn: {}", in_words(&code));
+            Some(Failure { exit: Exit::Failed, ..Failure::new(code, message) })
+        }
+    }
+}
+
+fn in_words(code: &str) -> &str {
+    match code {
+        "model.rate_limited" => "the provider limits the rate of calls",
+        "model.overloaded" => "the provider is overloaded",
+        "model.unreachable" => "the provider cannot be reached",
+        "model.silent" => "the provider went silent",
+        "model.cut" => "the stream broke off",
+        "model.malformed" => "the provider's stream cannot be read",
+        "model.key_refused" => "the provider does not take the key",
+        "model.no_key" => "there is no key for the model's provider",
+        "model.unknown" => "there is no such model",
+        "model.refused" => "the provider refused the request",
+        "model.unscripted" => "the script has no more calls",
+        "model.too_large" => "the reply was over a limit",
+        "context_overflow" => "the context is larger than the model's window",
+        "budget_exceeded" => "the session has spent its budget",
+        "turn_limit" => "the session has had all its turns",
+        other => other,
+    }
+}
+
+/// What a program is told.
+pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
+    let outcome = match report.ended.as_ref().map(|ended| ended.outcome) {
+        None => "waiting",
+        Some(Outcome::Completed) => "completed",
+        Some(Outcome::Cancelled) => "cancelled",
+        Some(Outcome::Failed) => "failed",
+        Some(Outcome::Limited) => "limited",
+    };
+    let mut line =
+        json!({ "session": session, "turn": report.turn, "outcome": outcome, "text": report.text });
+    if let Some(code) = report.ended.as_ref().and_then(|ended| ended.code.as_ref()) {
+        line["code"] = json!(code);
+    }
+    if !report.waiting.is_empty() {
+        line["waiting"] = json!(report.waiting);
+    }
+    line
+}
+
+/// What is asked, and how to answer it from anywhere.
+pub fn how_to_answer(pending: &PendingApproval) -> String {
+    let PendingApproval { approval, question, kind, call, .. } = pending;
+    let about = call.as_ref().map(|call| format!("\n  {} {}", fit(&call.name, 40), short_input(call)));
+    let answers = match kind.as_str() {
+        "question" => format!("sapwood approve {approval} --text ANSWER"),
+        _ => format!("sapwood approve {approval}\n  sapwood deny {approval} --reason WHY"),
+    };
+    format!("waiting: {}{}\n  {answers}", clean(question), about.unwrap_or_default())
+}

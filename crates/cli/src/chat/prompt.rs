@@ -1,0 +1,147 @@
+//! Where a person types: a line editor with history, completion and several lines. It has a thread of its own, so that
+//! whatever runs beside it goes on.
+//!
+//! Alt-Enter, or a backslash at the end, begins another line; a paste keeps its lines.
+
+use std::path::{Path, PathBuf};
+
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Cmd, Config, Context, Editor, EventHandler, Helper, KeyCode, KeyEvent, Modifiers};
+use tokio::sync::{mpsc, oneshot};
+
+use super::command;
+use crate::failure::{Failure, Result};
+
+/// Lines that the history keeps.
+const HISTORY_LINES_MAX: usize = 2_000;
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Typed {
+    Line(String),
+    /// Ctrl-C; whether there was text in the line that it threw away is the editor's affair.
+    Interrupted,
+    /// Ctrl-D
+    End,
+}
+
+struct Question {
+    prompt: String,
+    initial: String,
+    answer: oneshot::Sender<Result<Typed>>,
+}
+
+pub struct Prompt {
+    questions: mpsc::Sender<Question>,
+}
+
+impl Prompt {
+    pub fn new(history: PathBuf) -> Result<Self> {
+        let editor = make_editor(&history)?;
+        let (questions, receiver) = mpsc::channel(1);
+        std::thread::spawn(move || answer_questions(editor, receiver, &history));
+        Ok(Self { questions })
+    }
+
+    /// Asks for a line that begins with `initial`.
+    pub async fn read(&self, prompt: &str, initial: &str) -> Result<Typed> {
+        let gone = || Failure::new("output.failed", "the line editor has ended");
+        let (answer, answered) = oneshot::channel();
+        let question = Question { prompt: prompt.to_owned(), initial: initial.to_owned(), answer };
+        self.questions.send(question).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
+    let failed =
+        |error: ReadlineError| Failure::new("output.failed", format!("the terminal cannot be used: {error}"));
+    let config = Config::builder()
+        .max_history_size(HISTORY_LINES_MAX)
+        .map_err(failed)?
+        .history_ignore_space(true)
+        .bracketed_paste(true)
+        .build();
+    let mut editor = Editor::<Aide, FileHistory>::with_config(config).map_err(failed)?;
+    editor.set_helper(Some(Aide));
+    let new_line = KeyEvent(KeyCode::Enter, Modifiers::ALT);
+    editor.bind_sequence(new_line, EventHandler::Simple(Cmd::Newline));
+    // A history that is not there, or cannot be read, is an empty one.
+    let _ = editor.load_history(history);
+    Ok(editor)
+}
+
+fn answer_questions(
+    mut editor: Editor<Aide, FileHistory>,
+    mut questions: mpsc::Receiver<Question>,
+    history: &Path,
+) {
+    while let Some(question) = questions.blocking_recv() {
+        let typed = editor.readline_with_initial(&question.prompt, (&question.initial, ""));
+        let answer = match typed {
+            Ok(line) => {
+                let line = joined(&line);
+                if editor.add_history_entry(line.as_str()).unwrap_or(false) {
+                    save_history(&mut editor, history);
+                }
+                Ok(Typed::Line(line))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(error) => Err(Failure::new("output.failed", format!("the terminal cannot be read: {error}"))),
+        };
+        let _ = question.answer.send(answer);
+    }
+}
+
+/// What people type is private. A history that cannot be kept is no reason to stop a conversation.
+fn save_history(editor: &mut Editor<Aide, FileHistory>, path: &Path) {
+    if !path.exists() {
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let _ = options.open(path);
+    }
+    let _ = editor.append_history(path);
+}
+
+/// The lines as they were meant: a backslash at a line's end only said that it goes on.
+fn joined(line: &str) -> String {
+    line.replace("\\\n", "\n")
+}
+
+/// Completes slash commands, and lets a line go on.
+struct Aide;
+
+impl Helper for Aide {}
+impl Highlighter for Aide {}
+
+impl Hinter for Aide {
+    type Hint = String;
+}
+
+impl Completer for Aide {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let Some(begun) = line[..at].strip_prefix('/').filter(|begun| !begun.contains(' ')) else {
+            return Ok((at, Vec::new()));
+        };
+        let fitting = command::names().filter(|name| name.starts_with(begun));
+        let pairs =
+            fitting.map(|name| Pair { display: format!("/{name}"), replacement: format!("/{name} ") });
+        Ok((0, pairs.collect()))
+    }
+}
+
+impl Validator for Aide {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let goes_on = context.input().ends_with('\\') && !context.input().ends_with("\\\\");
+        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}

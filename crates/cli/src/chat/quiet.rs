@@ -1,0 +1,79 @@
+//! A turn without a screen: with `--json` every event is a line, and otherwise only the answer is printed, when it is
+//! whole. Ctrl-C cancels the turn, and then the command.
+
+use std::io::Write;
+
+use sapwood::core::project::event::Event;
+use sapwood::engine::turn::{Running, TurnReport};
+use sapwood::engine::{SessionEvent, Subscription};
+
+use super::watch::Line;
+use crate::failure::{Exit, Failure, Result};
+use crate::render::{Out, clean};
+
+/// What a program wants to see of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    Answer,
+    Events,
+    Nothing,
+}
+
+pub async fn follow(
+    line: &Line,
+    running: Running,
+    mut events: Subscription,
+    show: Show,
+    out: &mut Out,
+) -> Result<TurnReport> {
+    let ended = running.ended();
+    tokio::pin!(ended);
+    let mut is_cancelled = false;
+    let report = loop {
+        tokio::select! {
+            event = events.next() => print_event(line, &event?, show, out)?,
+            _ = tokio::signal::ctrl_c(), if !is_cancelled => {
+                is_cancelled = true;
+                cancel(line).await?;
+            }
+            report = &mut ended => break report?,
+        }
+    };
+    while let Some(event) = events.try_next().await? {
+        print_event(line, &event, show, out)?;
+    }
+    if is_cancelled {
+        let cancelled = Failure::new("turn.cancelled", "the turn was cancelled");
+        return Err(Failure { exit: Exit::Interrupted, ..cancelled });
+    }
+    if show == Show::Answer && !report.text.is_empty() {
+        // Behind a pipe the text is data, and kept as it is; a terminal gets nothing it would obey.
+        let text = if out.terminal.is_some() { clean(&report.text) } else { report.text.as_str().into() };
+        writeln!(out, "{}", text.trim_end_matches('\n'))?;
+        out.flush()?;
+    }
+    Ok(report)
+}
+
+async fn cancel(line: &Line) -> Result<()> {
+    match line.engine.cancel(&line.scope, &line.session).await {
+        Err(sapwood::Error::NoTurn { .. }) => Ok(()),
+        cancelled => Ok(cancelled.map(drop)?),
+    }
+}
+
+fn print_event(line: &Line, event: &SessionEvent, show: Show, out: &mut Out) -> Result<()> {
+    if show != Show::Events {
+        return Ok(());
+    }
+    match event {
+        SessionEvent::Entry(record) => {
+            let session = line.session.clone();
+            let unreadable = |source| sapwood::Error::Unreadable { session, source };
+            out.json(&Event::of(&line.session, record).map_err(unreadable)?)?;
+        }
+        SessionEvent::Fragment(fragment) => out.json(fragment)?,
+    }
+    // Whoever reads this waits for the line.
+    Ok(out.flush()?)
+}

@@ -1,0 +1,147 @@
+//! What a running turn draws on: lines that stay, and below them a few that change. On a terminal that takes no escapes,
+//! or without colours, only the lines that stay are written.
+//!
+//! A line that was printed is never touched again; the changing ones are taken away before the next line is printed, and
+//! drawn anew below it, all in one write.
+
+use std::io::{IsTerminal, Write};
+
+use crate::failure::Result;
+
+/// Rows that may change; more than this and a small terminal would scroll them out of reach.
+pub const LIVE_ROWS_MAX: usize = 6;
+/// Both ends of what a terminal should show as one change; others ignore them.
+const BEGIN_CHANGE: &str = "\x1b[?2026h";
+const END_CHANGE: &str = "\x1b[?2026l";
+const WIDTH_DEFAULT: usize = 80;
+const WIDTH_MIN: usize = 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Colours, markdown, rows that change.
+    Rich,
+    /// Text as it came, line by line.
+    Plain,
+}
+
+impl Look {
+    /// What stdout can show.
+    pub fn of_stdout() -> Self {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if std::io::stdout().is_terminal() && !is_dumb && !no_colour { Look::Rich } else { Look::Plain }
+    }
+}
+
+pub struct Screen {
+    look: Look,
+    live_rows: usize,
+    shown: Vec<String>,
+    to: Box<dyn Write>,
+}
+
+impl Screen {
+    pub fn new(look: Look) -> Self {
+        Self::on(look, Box::new(std::io::stdout()))
+    }
+
+    fn on(look: Look, to: Box<dyn Write>) -> Self {
+        Self { look, live_rows: 0, shown: Vec::new(), to }
+    }
+
+    pub fn look(&self) -> Look {
+        self.look
+    }
+
+    /// Columns to write in; a terminal can be made wider or narrower at any time.
+    pub fn width(&self) -> usize {
+        let width = terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
+        width.max(WIDTH_MIN)
+    }
+
+    /// Prints lines that stay, and replaces the ones that change.
+    pub fn draw(&mut self, lines: &[String], mut live: Vec<String>) -> Result<()> {
+        if self.look == Look::Plain {
+            lines.iter().try_for_each(|line| writeln!(self.to, "{}", anstream::adapter::strip_str(line)))?;
+            return Ok(self.to.flush()?);
+        }
+        live.drain(..live.len().saturating_sub(LIVE_ROWS_MAX));
+        if lines.is_empty() && live == self.shown {
+            return Ok(());
+        }
+        let mut text = String::from(BEGIN_CHANGE);
+        text.push_str(&self.erasure());
+        for line in lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text.push_str(&live.join("\n"));
+        text.push_str(END_CHANGE);
+        self.live_rows = live.len();
+        self.shown = live;
+        self.to.write_all(text.as_bytes())?;
+        Ok(self.to.flush()?)
+    }
+
+    /// Prints lines that stay; nothing changes below them any more.
+    pub fn settle(&mut self, lines: &[String]) -> Result<()> {
+        self.draw(lines, Vec::new())
+    }
+
+    fn erasure(&self) -> String {
+        match self.live_rows {
+            0 => String::new(),
+            1 => "\r\x1b[J".to_owned(),
+            rows => format!("\r\x1b[{}A\x1b[J", rows - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Page {
+        fn take(&self) -> String {
+            let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
+            text.replace(BEGIN_CHANGE, "").replace(END_CHANGE, "")
+        }
+    }
+
+    #[test]
+    fn changing_rows_are_taken_away_before_a_line_is_printed() {
+        let page = Page::default();
+        let mut screen = Screen::on(Look::Rich, Box::new(page.clone()));
+        screen.draw(&[], vec!["a".into(), "b".into()]).unwrap();
+        assert_eq!(page.take(), "a\nb");
+        screen.draw(&["line".into()], vec!["c".into()]).unwrap();
+        assert_eq!(page.take(), "\r\x1b[1A\x1b[Jline\nc");
+        screen.draw(&[], vec!["c".into()]).unwrap();
+        assert_eq!(page.take(), "", "nothing has changed");
+        screen.settle(&[]).unwrap();
+        assert_eq!(page.take(), "\r\x1b[J");
+    }
+
+    #[test]
+    fn a_plain_page_has_only_what_stays() {
+        let page = Page::default();
+        let mut screen = Screen::on(Look::Plain, Box::new(page.clone()));
+        screen.draw(&["\x1b[1mline\x1b[0m".into()], vec!["live".into()]).unwrap();
+        assert_eq!(page.take(), "line\n");
+    }
+}

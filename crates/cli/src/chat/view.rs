@@ -1,0 +1,402 @@
+//! A turn as it is seen: events in, lines out. Text is rendered as it streams, a tool is one line with its outcome,
+//! reasoning is one dim line. Pure but for the clock that counts the seconds of what goes on.
+//!
+//! Everything that comes from a model or a tool is untrusted and cleaned before it becomes a line.
+
+use std::time::Instant;
+
+use sapwood::Part;
+use sapwood::core::content::{ToolCall, joined_text};
+use sapwood::core::entry::{AssistantMessage, Body, Compaction, ToolResult, UserMessage};
+use sapwood::engine::{News, SessionEvent};
+
+use super::markdown::Markdown;
+use super::screen::{LIVE_ROWS_MAX, Look};
+use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
+
+/// Rows of text that is not decided yet.
+const PENDING_ROWS_MAX: usize = LIVE_ROWS_MAX - 2;
+/// Most of a tool's input that is shown.
+const INPUT_COLUMNS_MAX: usize = 60;
+/// Longest reasoning that is looked at for its one line.
+const REASONING_BYTES_MAX: usize = 4_096;
+const SPINNER: &[char] = &['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+
+/// What goes on right now.
+enum Doing {
+    Thinking,
+    Writing,
+    Calling(String),
+    Running(Vec<String>),
+    Waiting(String),
+}
+
+/// What stands right above the next line, for the empty lines between.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Above {
+    Nothing,
+    Text,
+    Tool,
+}
+
+pub struct View {
+    look: Look,
+    width: usize,
+    markdown: Markdown,
+    /// Of a plain view: the line that is still coming.
+    line: String,
+    /// The text of the message that streams, as far as it has been shown.
+    streamed: String,
+    reasoning: String,
+    calls: Vec<ToolCall>,
+    doing: Doing,
+    since: Instant,
+    above: Above,
+    out: Vec<String>,
+}
+
+impl View {
+    pub fn new(look: Look, width: usize) -> Self {
+        Self {
+            look,
+            width,
+            markdown: Markdown::new(width),
+            line: String::new(),
+            streamed: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            doing: Doing::Thinking,
+            since: Instant::now(),
+            above: Above::Nothing,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one event, and gives the lines that stay.
+    pub fn apply(&mut self, event: &SessionEvent) -> Vec<String> {
+        match event {
+            SessionEvent::Fragment(fragment) => self.take_news(&fragment.news),
+            // What cannot be read cannot be shown; whoever reads the log will say so.
+            SessionEvent::Entry(record) => {
+                if let Ok(body) = record.decode() {
+                    self.take_entry(&body);
+                }
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// What is left when the turn is over.
+    pub fn finish(&mut self) -> Vec<String> {
+        self.end_text();
+        std::mem::take(&mut self.out)
+    }
+
+    /// A line of ours, among those of the turn.
+    pub fn note(&mut self, line: String) -> Vec<String> {
+        self.end_text();
+        self.tool_line(line);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The rows that change: text that is not decided, and what goes on.
+    pub fn live(&self) -> Vec<String> {
+        let mut rows = match self.look {
+            Look::Rich => self.markdown.pending(PENDING_ROWS_MAX),
+            Look::Plain => Vec::new(),
+        };
+        let seconds = self.since.elapsed().as_secs();
+        let tick = (self.since.elapsed().as_millis() / 100) as usize % SPINNER.len();
+        let doing = match &self.doing {
+            Doing::Thinking if !self.reasoning.trim().is_empty() => last_line(&self.reasoning).to_owned(),
+            Doing::Thinking => "thinking".to_owned(),
+            Doing::Writing => "writing".to_owned(),
+            Doing::Calling(name) => format!("calling {name}"),
+            Doing::Running(ids) => format!("running {}", self.names(ids)),
+            Doing::Waiting(what) => what.clone(),
+        };
+        let time = format!(" · {seconds} s · Ctrl-C cancels");
+        let doing = fit(&doing, self.width.saturating_sub(time.len() + 3));
+        rows.push(format!("{CYAN}{}{CYAN:#} {DIM}{doing}{time}{DIM:#}", SPINNER[tick]));
+        rows
+    }
+
+    pub fn set_waiting(&mut self, what: &str) {
+        self.doing = Doing::Waiting(what.to_owned());
+    }
+
+    fn names(&self, ids: &[String]) -> String {
+        let call = |id: &String| self.calls.iter().find(|call| call.call_id == *id);
+        let names: Vec<String> = ids
+            .iter()
+            .filter_map(call)
+            .map(|call| format!("{} {}", call.name, short_input(call)).trim_end().to_owned())
+            .collect();
+        names.join(", ")
+    }
+
+    fn take_news(&mut self, news: &News) {
+        match news {
+            News::Token { text } => {
+                self.end_reasoning();
+                self.doing = Doing::Writing;
+                self.show_text(text);
+            }
+            News::Reasoning { text } => {
+                self.doing = Doing::Thinking;
+                if self.reasoning.len() < REASONING_BYTES_MAX {
+                    self.reasoning.push_str(text);
+                }
+            }
+            News::ToolCall { name, .. } => self.doing = Doing::Calling(clean(name).into_owned()),
+            News::ToolRunning { call_id, .. } => match &mut self.doing {
+                Doing::Running(ids) => ids.push(call_id.clone()),
+                _ => self.doing = Doing::Running(vec![call_id.clone()]),
+            },
+            News::Failover { from, to, why } => {
+                let line = format!("{from} failed ({why}): asking {to}");
+                self.warn(&line);
+            }
+            News::Retrying { model, after_ms, why } => {
+                let seconds = after_ms.div_ceil(1_000);
+                self.doing = Doing::Waiting(format!("asking {model} again in {seconds} s: {why}"));
+            }
+            News::Compacting => self.doing = Doing::Waiting("compacting".to_owned()),
+            News::OverBudget { text } => self.warn(text),
+            News::Waiting { .. } => self.doing = Doing::Waiting("waiting for you".to_owned()),
+            News::Pressure { .. } => {}
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.end_text();
+        self.tool_line(format!("  {YELLOW}!{YELLOW:#} {}", fit(text, self.width.saturating_sub(4))));
+    }
+
+    fn take_entry(&mut self, body: &Body) {
+        match body {
+            Body::AssistantMessage(message) => self.take_answer(message),
+            Body::ToolResult(result) => self.take_result(result),
+            Body::UserMessage(message) => self.take_words(message),
+            Body::Compaction(compaction) => self.take_compaction(compaction),
+            _ => {}
+        }
+    }
+
+    /// The whole message: whatever did not stream is shown now.
+    fn take_answer(&mut self, message: &AssistantMessage) {
+        let whole = joined_text(&message.parts);
+        if self.reasoning.is_empty() {
+            let thoughts = message.parts.iter().filter_map(|part| match part {
+                Part::Reasoning(reasoning) => Some(reasoning.text.as_str()),
+                _ => None,
+            });
+            self.reasoning = thoughts.collect::<Vec<_>>().join(" ");
+        }
+        self.end_reasoning();
+        if let Some(rest) = whole.strip_prefix(self.streamed.as_str()) {
+            let rest = rest.to_owned();
+            self.show_text(&rest);
+        }
+        self.end_text();
+        self.calls.extend(message.parts.iter().filter_map(Part::as_tool_call).cloned());
+        self.doing = Doing::Thinking;
+    }
+
+    fn take_result(&mut self, result: &ToolResult) {
+        let call = self.calls.iter().position(|call| call.call_id == result.call_id);
+        let call = call.map(|at| self.calls.remove(at));
+        let name = call.as_ref().map(|call| call.name.as_str()).or(result.tool.as_deref()).unwrap_or("tool");
+        let name = fit(name, 40);
+        let input = call.as_ref().map(short_input).unwrap_or_default();
+        let time = result.duration_ms.map(duration).unwrap_or_default();
+        let (mark, style) = match (result.is_error, result.interrupted) {
+            (_, true) => ('∅', YELLOW),
+            (true, _) => ('✗', RED),
+            (false, _) => ('✓', GREEN),
+        };
+        let room = self.width.saturating_sub(name.chars().count() + input.chars().count() + time.len() + 10);
+        let why = match (result.is_error || result.interrupted, room) {
+            (true, 12..) => format!("  {style}{}{style:#}", fit(&joined_text(&result.parts), room)),
+            _ => String::new(),
+        };
+        self.end_text();
+        let line = format!("  {style}{mark}{style:#} {BOLD}{name}{BOLD:#} {input}{why}  {DIM}{time}{DIM:#}");
+        self.tool_line(line);
+        if let Doing::Running(ids) = &mut self.doing {
+            ids.retain(|id| *id != result.call_id);
+            if ids.is_empty() {
+                self.doing = Doing::Thinking;
+            }
+        }
+    }
+
+    /// Words that were said while the turn ran.
+    fn take_words(&mut self, message: &UserMessage) {
+        self.end_text();
+        let text = fit(&joined_text(&message.parts), self.width.saturating_sub(2));
+        self.tool_line(format!("{GREEN}›{GREEN:#} {text}"));
+    }
+
+    fn take_compaction(&mut self, compaction: &Compaction) {
+        self.end_text();
+        let by = compaction.strategy.as_str();
+        self.tool_line(format!("  {DIM}⊟ older messages were compacted ({by}){DIM:#}"));
+    }
+
+    fn show_text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if self.streamed.is_empty() && self.above != Above::Nothing {
+            self.out.push(String::new());
+        }
+        self.streamed.push_str(text);
+        let lines = match self.look {
+            Look::Rich => self.markdown.push(text),
+            Look::Plain => self.push_plain(text),
+        };
+        self.out.extend(lines);
+        self.above = Above::Text;
+    }
+
+    fn push_plain(&mut self, text: &str) -> Vec<String> {
+        self.line.push_str(&clean(text));
+        let Some((whole, rest)) = self.line.rsplit_once('\n') else { return Vec::new() };
+        let (lines, rest) = (whole.split('\n').map(str::to_owned).collect(), rest.to_owned());
+        self.line = rest;
+        lines
+    }
+
+    fn end_text(&mut self) {
+        self.end_reasoning();
+        self.out.extend(self.markdown.finish());
+        if !self.line.is_empty() {
+            self.out.push(std::mem::take(&mut self.line));
+        }
+        self.streamed.clear();
+    }
+
+    fn end_reasoning(&mut self) {
+        let text = std::mem::take(&mut self.reasoning);
+        if text.trim().is_empty() {
+            return;
+        }
+        let line = fit(text.trim(), self.width.saturating_sub(4));
+        self.tool_line(format!("  {DIM}∴ {line}{DIM:#}"));
+    }
+
+    fn tool_line(&mut self, line: String) {
+        if self.above == Above::Text {
+            self.out.push(String::new());
+        }
+        self.out.push(line.trim_end().to_owned());
+        self.above = Above::Tool;
+    }
+}
+
+fn last_line(text: &str) -> &str {
+    text.trim_end().rsplit('\n').next().unwrap_or_default()
+}
+
+/// What a call is about, in a few words: the one field that says most, or all of it.
+pub fn short_input(call: &ToolCall) -> String {
+    const TELLING: &[&str] = &["path", "command", "pattern", "query", "url", "name", "title", "question"];
+    let value = call.input.to_value();
+    let told = TELLING.iter().find_map(|key| value.get(key)).and_then(serde_json::Value::as_str);
+    let text = match (told, &value) {
+        (Some(text), _) => text.to_owned(),
+        (None, serde_json::Value::Object(fields)) if fields.is_empty() => String::new(),
+        (None, _) => call.input.get().to_owned(),
+    };
+    fit(&text, INPUT_COLUMNS_MAX)
+}
+
+pub fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{:.1} s", ms as f64 / 1_000.0),
+        _ => format!("{} min {} s", ms / 60_000, ms / 1_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood::core::Json;
+
+    use super::*;
+
+    fn view() -> View {
+        View::new(Look::Plain, 80)
+    }
+
+    fn shown(view: &mut View, body: Body) -> String {
+        view.take_entry(&body);
+        let lines = std::mem::take(&mut view.out);
+        anstream::adapter::strip_str(&lines.join("\n")).to_string()
+    }
+
+    fn answer(parts: Vec<Part>) -> Body {
+        Body::AssistantMessage(AssistantMessage {
+            parts,
+            model: None,
+            usage: None,
+            cost_nano_usd: None,
+            stop: Default::default(),
+        })
+    }
+
+    fn result(text: &str, is_error: bool) -> Body {
+        Body::ToolResult(ToolResult {
+            call_id: "c".into(),
+            tool: None,
+            parts: vec![Part::text(text)],
+            is_error,
+            duration_ms: Some(1_234),
+            interrupted: false,
+            full: None,
+        })
+    }
+
+    #[test]
+    fn a_tool_is_one_line_with_its_outcome() {
+        let mut view = view();
+        let call = Part::tool_call("c", "read_file", Json::parse(r#"{"path": "a.txt"}"#).unwrap());
+        assert_eq!(shown(&mut view, answer(vec![Part::text("I look."), call.clone()])), "I look.");
+        assert_eq!(shown(&mut view, result("fine", false)), "\n  ✓ read_file a.txt  1.2 s");
+        shown(&mut view, answer(vec![call]));
+        assert_eq!(shown(&mut view, result("not\nthere", true)), "  ✗ read_file a.txt  not there  1.2 s");
+    }
+
+    #[test]
+    fn what_streamed_is_not_shown_again_and_what_did_not_is() {
+        let mut view = view();
+        view.take_news(&News::Token { text: "Hello, ".into() });
+        assert_eq!(shown(&mut view, answer(vec![Part::text("Hello, you.")])), "Hello, you.");
+        view.take_news(&News::Token { text: "Twice".into() });
+        assert_eq!(shown(&mut view, answer(vec![Part::text("Twice")])), "\nTwice");
+    }
+
+    #[test]
+    fn reasoning_is_one_short_line() {
+        let mut view = view();
+        view.take_news(&News::Reasoning { text: format!("First\n{}", "word ".repeat(50)) });
+        let text = shown(&mut view, answer(vec![Part::text("So.")]));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("  ∴ First word") && lines[0].ends_with('…'), "{text}");
+        assert_eq!(lines.last(), Some(&"So."));
+    }
+
+    #[test]
+    fn names_and_results_cannot_command_the_terminal() {
+        let mut view = view();
+        let call = Part::tool_call("c", "\u{1b}[2J", Json::parse(r#"{"path": "\u001b]0;x\u0007"}"#).unwrap());
+        shown(&mut view, answer(vec![call]));
+        view.take_entry(&result("\u{1b}[31m", true));
+        let line = view.out.join("");
+        assert!(
+            !line.contains("\u{1b}[2J") && !line.contains("\u{1b}]") && !line.contains('\u{7}'),
+            "{line:?}"
+        );
+    }
+}

@@ -1,0 +1,385 @@
+//! A turn that runs, watched from the terminal: what it does is drawn as it happens, keys cancel it, answer what it asks,
+//! or add words to it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sapwood::core::entry::{ApprovalAnswer, Body};
+use sapwood::engine::turn::{PendingApproval, Running, TurnReport};
+use sapwood::engine::{SessionEvent, Subscription};
+use sapwood::{Engine, EntryId, Part, Scope, SessionId};
+
+use super::keys::{Key, Keyboard};
+use super::screen::Screen;
+use super::view::{View, short_input};
+use crate::failure::Result;
+use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
+
+/// How often what changes is drawn when nothing happens.
+const TICK: Duration = Duration::from_millis(100);
+/// How long words that were added may take to become a turn, before they are left in the queue.
+const TICKS_FOR_NEXT: u32 = 20;
+/// Events that are taken together before the screen is drawn.
+const EVENTS_AT_ONCE_MAX: usize = 256;
+/// Most of what is typed ahead.
+const TYPED_BYTES_MAX: usize = 64 << 10;
+/// Rows of a question before its keys.
+const QUESTION_ROWS_MAX: usize = 3;
+
+/// Who answers what a turn asks.
+pub enum Asks<'a> {
+    /// The one at the keyboard; with the tools that were allowed for as long as this lasts.
+    Here(&'a mut BTreeSet<String>),
+    /// Somebody, later.
+    Later,
+}
+
+/// What is needed to speak with a session.
+#[derive(Clone)]
+pub struct Line {
+    pub engine: Engine,
+    pub scope: Scope,
+    pub session: SessionId,
+}
+
+/// How it went.
+pub struct Watched {
+    pub report: TurnReport,
+    /// What was typed and not sent.
+    pub typed: String,
+}
+
+/// A question that is on the screen.
+struct Ask {
+    pending: PendingApproval,
+    /// What is being typed as an answer, or as the reason of a refusal.
+    text: Option<String>,
+}
+
+impl Ask {
+    fn new(pending: PendingApproval) -> Self {
+        let text = (pending.kind == "question").then(String::new);
+        Self { pending, text }
+    }
+
+    fn is_question(&self) -> bool {
+        self.pending.kind == "question"
+    }
+
+    fn tool(&self) -> Option<&str> {
+        self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
+    }
+
+    fn rows(&self, width: usize) -> Vec<String> {
+        let question = clean(&self.pending.question).into_owned();
+        let mut rows: Vec<String> = question
+            .lines()
+            .take(QUESTION_ROWS_MAX)
+            .map(|line| format!("{BOLD}{}{BOLD:#}", fit(line, width.saturating_sub(2))))
+            .collect();
+        if let Some(first) = rows.first_mut() {
+            *first = format!("{YELLOW}?{YELLOW:#} {first}");
+        }
+        if let Some(call) = self.pending.call.as_ref().filter(|_| !self.is_question()) {
+            let input = fit(call.input.get(), width.saturating_sub(4));
+            rows.push(format!("    {CYAN}{input}{CYAN:#}"));
+        }
+        rows.push(match (&self.text, self.is_question(), self.tool()) {
+            (Some(text), true, _) => format!("{GREEN}›{GREEN:#} {}", tail(text, width.saturating_sub(3))),
+            (Some(text), false, _) => format!("{DIM}why not?{DIM:#} {}", tail(text, width.saturating_sub(12))),
+            (None, _, Some(_)) => {
+                format!("  {BOLD}y{BOLD:#} yes · {BOLD}a{BOLD:#} always in this chat · {BOLD}n{BOLD:#} no · {BOLD}r{BOLD:#} no, and say why")
+            }
+            (None, _, None) => {
+                format!("  {BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no · {BOLD}r{BOLD:#} no, and say why")
+            }
+        });
+        rows
+    }
+}
+
+/// The end of a text that is being typed, on one row.
+fn tail(text: &str, columns: usize) -> String {
+    let line = clean(text).replace('\n', "↵");
+    let count = line.chars().count();
+    line.chars().skip(count.saturating_sub(columns)).collect()
+}
+
+pub struct Watch<'a> {
+    line: Line,
+    screen: &'a mut Screen,
+    view: View,
+    keys: Option<Keyboard>,
+    asks: Asks<'a>,
+    ask: Option<Ask>,
+    typed: String,
+    /// Words that were added and that no turn has taken yet.
+    waiting: BTreeSet<EntryId>,
+    is_cancelling: bool,
+    is_turn_open: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(line: Line, screen: &'a mut Screen, asks: Asks<'a>, typed: String) -> Self {
+        let view = View::new(screen.look(), screen.width());
+        let keys = Keyboard::open();
+        let waiting = BTreeSet::new();
+        Self {
+            line,
+            screen,
+            view,
+            keys,
+            asks,
+            ask: None,
+            typed,
+            waiting,
+            is_cancelling: false,
+            is_turn_open: true,
+        }
+    }
+
+    /// Watches until the turn is over, and with it those that follow from words that were added.
+    pub async fn run(mut self, running: Running, mut events: Subscription) -> Result<Watched> {
+        let ended = running.ended();
+        tokio::pin!(ended);
+        let mut report: Option<TurnReport> = None;
+        let mut ticks_since_report = 0;
+        let mut tick = tokio::time::interval(TICK);
+        self.look_for_questions().await?;
+        loop {
+            tokio::select! {
+                event = events.next() => self.take_events(event?, &mut events).await?,
+                key = next_key(&mut self.keys) => self.take_key(key).await?,
+                _ = tokio::signal::ctrl_c() => self.cancel().await?,
+                _ = tick.tick() => ticks_since_report += u32::from(report.is_some()),
+                told = &mut ended, if report.is_none() => report = Some(told?),
+            }
+            if report.is_some() {
+                while let Some(event) = events.try_next().await? {
+                    self.take_events(event, &mut events).await?;
+                }
+                let is_left = report.as_ref().is_some_and(|report| report.ended.is_none());
+                if is_left || !self.goes_on() || ticks_since_report > TICKS_FOR_NEXT && !self.is_turn_open {
+                    break;
+                }
+            }
+            let live = self.live();
+            self.screen.draw(&[], live)?;
+        }
+        let lines = self.view.finish();
+        self.screen.settle(&lines)?;
+        let typed = self.give_back_keyboard();
+        let report = report.ok_or_else(|| sapwood::Error::TurnLost { session: self.line.session.clone() })?;
+        Ok(Watched { report, typed })
+    }
+
+    /// Words that no turn has taken become the next one, and that is watched too.
+    fn goes_on(&self) -> bool {
+        self.is_turn_open || !self.waiting.is_empty()
+    }
+
+    fn live(&self) -> Vec<String> {
+        let width = self.screen.width();
+        if let Some(ask) = &self.ask {
+            return ask.rows(width);
+        }
+        let mut rows = self.view.live();
+        if !self.typed.is_empty() {
+            let typed = tail(&self.typed, width.saturating_sub(18));
+            rows.push(format!("{GREEN}›{GREEN:#} {typed} {DIM}Enter adds it{DIM:#}"));
+        }
+        rows
+    }
+
+    /// Takes an event and those that wait behind it, and draws once.
+    async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
+        let mut next = Some(first);
+        let mut lines = Vec::new();
+        for _ in 0..EVENTS_AT_ONCE_MAX {
+            let Some(event) = next.take() else { break };
+            lines.extend(self.take_event(&event).await?);
+            next = events.try_next().await?;
+        }
+        if let Some(event) = next {
+            lines.extend(self.take_event(&event).await?);
+        }
+        let live = self.live();
+        self.screen.draw(&lines, live)
+    }
+
+    async fn take_event(&mut self, event: &SessionEvent) -> Result<Vec<String>> {
+        if let SessionEvent::Entry(record) = event {
+            match record.decode() {
+                Ok(Body::ApprovalAsked(_)) => self.look_for_questions().await?,
+                // Answered, here or elsewhere.
+                Ok(Body::ApprovalAnswered(given)) => {
+                    if self.ask.as_ref().is_some_and(|ask| ask.pending.approval == given.approval) {
+                        self.ask = None;
+                    }
+                    self.look_for_questions().await?;
+                }
+                Ok(Body::InputTaken(taken)) => {
+                    self.waiting.remove(&taken.input);
+                }
+                Ok(Body::TurnStarted(_)) => self.is_turn_open = true,
+                Ok(Body::TurnEnded(_)) => self.is_turn_open = false,
+                _ => {}
+            }
+        }
+        Ok(self.view.apply(event))
+    }
+
+    /// Puts the next question on the screen; what was allowed for good is answered at once.
+    async fn look_for_questions(&mut self) -> Result<()> {
+        let Asks::Here(always) = &self.asks else { return Ok(()) };
+        if self.ask.is_some() {
+            return Ok(());
+        }
+        let Line { engine, scope, session } = &self.line;
+        for pending in engine.approvals(scope, session).await? {
+            let ask = Ask::new(pending);
+            if ask.tool().is_some_and(|tool| always.contains(tool)) {
+                engine.answer(scope, &ask.pending.approval, ApprovalAnswer::Approved, None).await?;
+                continue;
+            }
+            self.ask = Some(ask);
+            break;
+        }
+        Ok(())
+    }
+
+    async fn take_key(&mut self, key: Key) -> Result<()> {
+        if key == Key::Interrupt {
+            return self.cancel().await;
+        }
+        match self.ask.take() {
+            Some(ask) => self.answer_with(ask, key).await,
+            None => self.type_ahead(key).await,
+        }
+    }
+
+    async fn cancel(&mut self) -> Result<()> {
+        if self.is_cancelling {
+            return Ok(());
+        }
+        self.is_cancelling = true;
+        self.ask = None;
+        self.view.set_waiting("cancelling");
+        match self.line.engine.cancel(&self.line.scope, &self.line.session).await {
+            // It ended by itself in the same moment.
+            Err(sapwood::Error::NoTurn { .. }) => Ok(()),
+            cancelled => Ok(cancelled.map(drop)?),
+        }
+    }
+
+    async fn answer_with(&mut self, mut ask: Ask, key: Key) -> Result<()> {
+        let is_question = ask.is_question();
+        match (&mut ask.text, key) {
+            (Some(text), Key::Enter) if !text.trim().is_empty() || !is_question => {
+                let reason = Some(text.trim().to_owned()).filter(|reason| !reason.is_empty());
+                let answer = if is_question { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied };
+                return self.answer(&ask, answer, reason).await;
+            }
+            (Some(_), Key::Escape) if !is_question => ask.text = None,
+            (Some(text), key) => edit(text, key),
+            (None, Key::Text(letters)) => match letters.chars().next() {
+                Some('y' | 'Y') => return self.answer(&ask, ApprovalAnswer::Approved, None).await,
+                Some('n' | 'N') => return self.answer(&ask, ApprovalAnswer::Denied, None).await,
+                Some('a' | 'A') if ask.tool().is_some() => {
+                    if let (Asks::Here(always), Some(tool)) = (&mut self.asks, ask.tool()) {
+                        always.insert(tool.to_owned());
+                    }
+                    return self.answer(&ask, ApprovalAnswer::Approved, None).await;
+                }
+                Some('r' | 'R') => ask.text = Some(String::new()),
+                _ => {}
+            },
+            (None, _) => {}
+        }
+        self.ask = Some(ask);
+        Ok(())
+    }
+
+    async fn answer(&mut self, ask: &Ask, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
+        let Line { engine, scope, .. } = &self.line;
+        let line = answer_line(ask, answer, reason.as_deref());
+        match engine.answer(scope, &ask.pending.approval, answer, reason).await {
+            // Somebody else was quicker.
+            Err(sapwood::Error::NoApproval { .. }) => return Ok(()),
+            answered => answered?,
+        };
+        self.view.set_waiting("going on");
+        let lines = self.view.note(line);
+        let live = self.live();
+        self.screen.draw(&lines, live)
+    }
+
+    async fn type_ahead(&mut self, key: Key) -> Result<()> {
+        let is_command = self.typed.starts_with('/');
+        match key {
+            // A command is for after the turn.
+            Key::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
+            Key::Enter => {
+                let parts = vec![Part::text(self.typed.trim())];
+                match self.line.engine.steer(&self.line.scope, &self.line.session, parts).await {
+                    Ok(input) => {
+                        self.waiting.insert(input);
+                        self.typed.clear();
+                        Ok(())
+                    }
+                    // The turn is over: it stays typed, for the prompt.
+                    Err(sapwood::Error::NoTurn { .. }) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            key => {
+                edit(&mut self.typed, key);
+                Ok(())
+            }
+        }
+    }
+
+    /// What was typed in the last moment is not lost.
+    fn give_back_keyboard(&mut self) -> String {
+        if let Some(mut keys) = self.keys.take() {
+            while let Some(key) = keys.try_next() {
+                edit(&mut self.typed, key);
+            }
+        }
+        std::mem::take(&mut self.typed)
+    }
+}
+
+fn edit(text: &mut String, key: Key) {
+    match key {
+        Key::Text(more) if text.len() + more.len() <= TYPED_BYTES_MAX => text.push_str(&more),
+        Key::Backspace => {
+            text.pop();
+        }
+        Key::ClearLine => text.clear(),
+        Key::Text(_) | Key::Enter | Key::Interrupt | Key::End | Key::Escape => {}
+    }
+}
+
+fn answer_line(ask: &Ask, answer: ApprovalAnswer, reason: Option<&str>) -> String {
+    let what = match &ask.pending.call {
+        Some(call) if !ask.is_question() => format!("{} {}", fit(&call.name, 40), short_input(call)),
+        _ => fit(&ask.pending.question, 60),
+    };
+    let reason = reason.map(|reason| format!(": {}", fit(reason, 60))).unwrap_or_default();
+    match answer {
+        ApprovalAnswer::Approved if ask.is_question() => format!("  {GREEN}›{GREEN:#} {what}{reason}"),
+        ApprovalAnswer::Approved => format!("  {GREEN}y{GREEN:#} {DIM}allowed{DIM:#} {what}{reason}"),
+        ApprovalAnswer::Denied => format!("  {RED}n{RED:#} {DIM}refused{DIM:#} {what}{reason}"),
+    }
+}
+
+async fn next_key(keys: &mut Option<Keyboard>) -> Key {
+    match keys {
+        Some(keyboard) => match keyboard.next().await {
+            Some(key) => key,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}

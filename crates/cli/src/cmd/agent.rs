@@ -1,0 +1,138 @@
+//! `sapwood agent`: the agents that can answer here, and what is wrong with their files. Opens no store.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use sapwood::core::agent::Agent;
+use serde::Serialize;
+
+use crate::agents::{self, Agents, Fault, name_of};
+use crate::args::Global;
+use crate::failure::{Failure, Result};
+use crate::render::{DIM, GREEN, Out, RED, Table, clean, plural};
+use crate::wiring::Place;
+
+/// Show and check agents
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the agents of this project and of your own
+    Ls,
+    /// Show an agent as a session would freeze it
+    Show { name: String },
+    /// Report every mistake of every file, with its place
+    Check {
+        /// The files; every agent that can be found if not given
+        files: Vec<PathBuf>,
+    },
+}
+
+pub fn run(args: AgentArgs, global: &Global) -> Result<()> {
+    let agents = Place::find(global)?.agents();
+    let mut out = Out::new(global.format());
+    match args.verb {
+        Verb::Ls => list(&agents, &mut out)?,
+        Verb::Show { name } => show(&agents, &name, &mut out)?,
+        Verb::Check { files } => return check(&agents, files, out),
+    }
+    Ok(out.flush()?)
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    file: Option<String>,
+    mistakes: usize,
+}
+
+fn list(agents: &Agents, out: &mut Out) -> Result<()> {
+    let mut rows: Vec<Row> = agents.files()?.iter().map(row_of).collect();
+    if !rows.iter().any(|row| row.id == "default") {
+        let description = Some("answers when no other agent is named".to_owned());
+        rows.insert(0, Row { id: "default".to_owned(), model: None, description, file: None, mistakes: 0 });
+    }
+    if out.is_json() {
+        return rows.iter().try_for_each(|row| out.json(row));
+    }
+    let rows = rows.into_iter().map(|row| {
+        let about = match row.mistakes {
+            0 => row.description.unwrap_or_default(),
+            count => format!("cannot be used: {}", plural(count as u64, "mistake")),
+        };
+        let file = row.file.unwrap_or_else(|| "built in".to_owned());
+        vec![row.id, row.model.unwrap_or_else(|| "-".to_owned()), about, file]
+    });
+    let head = ["AGENT", "MODEL", "ABOUT", "FILE"];
+    Table { head: &head, rows: rows.collect(), flexible: 2 }.print(out)
+}
+
+fn row_of(path: &PathBuf) -> Row {
+    let file = Some(path.display().to_string());
+    let id = name_of(path).to_owned();
+    match agents::read(path) {
+        Ok(agent) => {
+            let description = agent.description.or(agent.name);
+            Row { id, model: agent.model, description, file, mistakes: 0 }
+        }
+        Err(faults) => Row { id, model: None, description: None, file, mistakes: faults.len() },
+    }
+}
+
+fn show(agents: &Agents, name: &str, out: &mut Out) -> Result<()> {
+    let (agent, file) = match (agents.find(name), name) {
+        (Ok(found), _) => (found.agent, Some(found.path)),
+        (Err(failure), "default") if failure.code == "agent.not_found" => (Agent::default_with(None), None),
+        (Err(failure), _) => return Err(failure),
+    };
+    if out.is_json() {
+        return out.json(&agent);
+    }
+    let file = file.map_or("built in".to_owned(), |path| path.display().to_string());
+    writeln!(out, "{DIM}{}{DIM:#}", clean(&file))?;
+    let value = serde_json::to_value(&agent).map_err(std::io::Error::from)?;
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let text = match value {
+            serde_json::Value::String(text) if text.contains('\n') => {
+                format!("\n    {}", text.trim_end().replace('\n', "\n    "))
+            }
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        writeln!(out, "{key}: {}", clean(&text))?;
+    }
+    Ok(())
+}
+
+fn check(agents: &Agents, given: Vec<PathBuf>, mut out: Out) -> Result<()> {
+    let files = if given.is_empty() { agents.files()? } else { given };
+    let faults: Vec<Fault> = files.iter().filter_map(|path| agents::read(path).err()).flatten().collect();
+    for fault in &faults {
+        if out.is_json() {
+            out.json(fault)?;
+        } else {
+            let Fault { file, line, column, field, message } = fault;
+            let message = format!("{field} {message}");
+            writeln!(out, "{}:{line}:{column}: {RED}{}{RED:#}", clean(file), clean(message.trim()))?;
+        }
+    }
+    if faults.is_empty() && !out.is_json() {
+        writeln!(out, "{GREEN}✓{GREEN:#} {} in order", plural(files.len() as u64, "agent"))?;
+    }
+    out.flush()?;
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{} in {}", plural(faults.len() as u64, "mistake"), plural(files.len() as u64, "file"));
+    Err(Failure::new("agent.invalid", message).with_hint("correct what is listed above and check again"))
+}

@@ -1,0 +1,62 @@
+//! `sapwood approve` and `sapwood deny`: answers what a turn asked, and carries the turn on if nobody else does.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::core::entry::ApprovalAnswer;
+use sapwood::engine::turn::OnWait;
+use serde_json::json;
+
+use super::send::{Told, Turn, deliver};
+use crate::failure::Result;
+use crate::wiring::App;
+
+/// Say yes to what a turn asked, and carry it on
+#[derive(Debug, Args)]
+pub struct ApproveArgs {
+    /// The id that was printed when it asked
+    #[arg(value_name = "ID")]
+    approval: String,
+    /// The answer to a question
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    text: Option<String>,
+}
+
+/// Say no to what a turn asked, and carry it on
+#[derive(Debug, Args)]
+pub struct DenyArgs {
+    /// The id that was printed when it asked
+    #[arg(value_name = "ID")]
+    approval: String,
+    /// Why, for the model to read
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    reason: Option<String>,
+}
+
+pub async fn approve(app: &mut App, args: ApproveArgs) -> Result<()> {
+    answer(app, &args.approval, ApprovalAnswer::Approved, args.text).await
+}
+
+pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
+    answer(app, &args.approval, ApprovalAnswer::Denied, args.reason).await
+}
+
+async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
+    app.open_world()?;
+    let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
+    let turn = Turn::watch(app, &session).await?;
+    match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
+        Ok(Some(running)) => deliver(app, turn.with(running), Told::Report).await,
+        Ok(None) => say_answered(app, &session),
+        Err(error) if error.code() == "session.leased" => say_answered(app, &session),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Another process has the turn, and goes on with it.
+fn say_answered(app: &mut App, session: &sapwood::SessionId) -> Result<()> {
+    if app.out.is_json() {
+        return app.out.json(&json!({ "session": session, "outcome": "answered" }));
+    }
+    Ok(writeln!(app.out, "answered; the turn goes on where it runs")?)
+}

@@ -1,0 +1,119 @@
+//! `sapwood chat`: talk in the terminal, or once for a program.
+
+use std::io::{IsTerminal, Read};
+
+use clap::Args;
+use sapwood::core::agent::Agent;
+use sapwood::engine::turn::{OnWait, SendOptions, Sent};
+use sapwood::{Part, SessionId};
+
+use super::send::{Turn, deliver};
+use crate::chat::{Chat, opening};
+use crate::failure::{Failure, Result};
+use crate::render::{Format, note};
+use crate::wiring::App;
+
+/// Longest prompt that is read from stdin.
+const STDIN_BYTES_MAX: u64 = 4 << 20;
+
+/// Talk in the terminal; with a prompt or piped input, once
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// The session to go on with; a new one if not given
+    session: Option<String>,
+    /// Go on with the last session of this directory
+    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    latest: bool,
+    /// The agent of a new session
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// The model that answers from now on: PROVIDER/NAME, or demo
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Say this, print the answer and end; - reads it from stdin
+    #[arg(long, short = 'p', value_name = "PROMPT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+}
+
+pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
+    app.open_world()?;
+    let session = match &args.session {
+        Some(given) => Some(app.session(given).await?),
+        None if args.latest => Some(opening::latest_here(app).await?),
+        None => None,
+    };
+    if let (Some(session), Some(agent)) = (&session, &args.agent) {
+        let message =
+            format!("session {session} has its agent already, and keeps it: {agent} cannot answer there");
+        return Err(Failure::usage(message, "leave --agent out, or begin a new session with it"));
+    }
+    let agent = choose_agent(app, &args)?;
+    let prompt = read_prompt(args.prompt.as_deref())?;
+    if let (Some(session), Some(model)) = (&session, &args.model) {
+        opening::change_model(app, session, model).await?;
+    }
+    match prompt {
+        Some(prompt) => say_once(app, session, agent, &prompt).await,
+        None if app.format() == Format::Json => {
+            Err(Failure::usage("with --json a prompt is needed", "give one with -p, or on stdin"))
+        }
+        None if !std::io::stdout().is_terminal() => {
+            Err(Failure::usage("the output is no terminal", "give a prompt with -p to get just the answer"))
+        }
+        None => Box::pin(Chat::new(app, session, agent)?.run()).await,
+    }
+}
+
+fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
+    let mut agent = app.place.agents().choose(args.agent.as_deref(), &app.place.config)?;
+    if let Some(model) = &args.model {
+        agent.model = Some(model.clone());
+    }
+    Ok(agent)
+}
+
+/// The prompt and what is piped in, joined; nothing if somebody sits at the keyboard and gave no prompt.
+fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
+    let is_piped = !std::io::stdin().is_terminal();
+    let piped = if is_piped || given == Some("-") { read_stdin()? } else { String::new() };
+    let piped = piped.trim();
+    let prompt = match given.filter(|given| *given != "-") {
+        Some(given) if piped.is_empty() => given.trim().to_owned(),
+        Some(given) => format!("{}\n\n{piped}", given.trim()),
+        None if is_piped || given.is_some() => piped.to_owned(),
+        None => return Ok(None),
+    };
+    if prompt.is_empty() {
+        return Err(Failure::usage("the prompt is empty", "give it with -p, or on stdin"));
+    }
+    Ok(Some(prompt))
+}
+
+fn read_stdin() -> Result<String> {
+    let failed = |error: std::io::Error| Failure::new("file.io", format!("stdin cannot be read: {error}"));
+    let mut text = String::new();
+    let count = std::io::stdin().take(STDIN_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if count as u64 > STDIN_BYTES_MAX {
+        let message = format!("stdin has more than {STDIN_BYTES_MAX} bytes");
+        return Err(Failure::new("input.too_large", message));
+    }
+    Ok(text)
+}
+
+async fn say_once(app: &mut App, session: Option<SessionId>, agent: Agent, prompt: &str) -> Result<()> {
+    let session = match session {
+        Some(session) => session,
+        None => {
+            let model = agent.model.clone().unwrap_or_default();
+            let session = opening::start(app, agent, None).await?;
+            note(app.format(), &format!("{model} · session {session}"));
+            session
+        }
+    };
+    let turn = Turn::watch(app, &session).await?;
+    let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
+    match app.engine.send(&app.scope, &session, vec![Part::text(prompt)], options).await? {
+        Sent::Started(running) => deliver(app, turn.with(running), super::send::Told::Events).await,
+        Sent::Queued(_) => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! `sapwood compact`: a summary stands in for the older part of the context; the log keeps it.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::core::compact::CompactOptions;
+use sapwood::core::compact::options::parse_method;
+use sapwood::core::entry::Trigger;
+use sapwood::engine::compact::{Compacted, Compacting, Writing};
+use serde_json::json;
+
+use crate::args::{count, tokens};
+use crate::failure::{Failure, Result};
+use crate::render::{DIM, note, plural};
+use crate::wiring::App;
+
+/// Let a summary stand in for the older part of the context
+#[derive(Debug, Args)]
+pub struct CompactArgs {
+    session: String,
+    /// How many messages stay (12 of at most 20000 tokens, if neither is given)
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    keep_last: Option<u32>,
+    /// How many tokens stay, in whole messages
+    #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
+    keep_recent_tokens: Option<u64>,
+    /// How many messages at the beginning the summary keeps word for word
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true, default_value = "0")]
+    keep_first: u32,
+    /// Do nothing unless the context has more tokens
+    #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
+    token_threshold: Option<u64>,
+    /// Show longer tool results among the kept messages shortened
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    tool_output_max_chars: Option<u32>,
+    /// truncate, observation_mask, llm or custom
+    #[arg(long, value_name = "STRATEGY", default_value = "observation_mask")]
+    compact_strategy: String,
+    /// If the context is over this afterwards, run the hard limit's strategy on it
+    #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
+    hard_limit_tokens: Option<u64>,
+    /// The strategy for that (truncate)
+    #[arg(long, value_name = "STRATEGY")]
+    hard_limit_strategy: Option<String>,
+    /// What the summary should pay attention to
+    #[arg(long, value_name = "TEXT")]
+    instructions: Option<String>,
+    /// The model that writes the summary of the strategy llm
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Only say what would happen
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub async fn run(app: &mut App, args: CompactArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let is_dry = args.dry_run;
+    let mut how = Compacting::new(options_of(&args)?, Trigger::Manual);
+    how.writing = if is_dry { Writing::DryRun } else { Writing::Write };
+    let done = app.engine.compact(&app.scope, &session, how).await?;
+    print_compacted(app, &done, is_dry)
+}
+
+fn options_of(args: &CompactArgs) -> Result<CompactOptions> {
+    let method = |key, name: &str| parse_method(key, name).map_err(sapwood::Error::from);
+    let hard = args.hard_limit_strategy.as_deref().map(|name| method("hard_limit_strategy", name));
+    let options = CompactOptions {
+        keep_last: args.keep_last,
+        keep_recent_tokens: args.keep_recent_tokens,
+        keep_first: args.keep_first,
+        token_threshold: args.token_threshold,
+        tool_output_max_chars: args.tool_output_max_chars,
+        compact_strategy: method("compact_strategy", &args.compact_strategy)?,
+        hard_limit_tokens: args.hard_limit_tokens,
+        hard_limit_strategy: hard.transpose()?,
+        instructions: args.instructions.clone(),
+        ..CompactOptions::default()
+    };
+    if let Some(model) = &args.model {
+        // A model that is named and not used would be an option without an effect.
+        let message = format!("--model {model}: this build calls no models yet");
+        return Err(Failure::new("compact.no_model", message));
+    }
+    Ok(options)
+}
+
+fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {
+    if app.out.is_json() {
+        let mut line = json!({
+            "kept": done.kept, "archived": done.archived,
+            "tokens_before": done.tokens_before, "tokens_after": done.tokens_after,
+        });
+        if let Some((seq, id)) = done.entry {
+            (line["seq"], line["id"]) = (json!(seq), json!(id));
+        }
+        if let Some(instead_of) = done.compaction.as_ref().and_then(|compaction| compaction.instead_of) {
+            line["instead_of"] = json!(instead_of);
+        }
+        if is_dry {
+            line["dry_run"] = json!(true);
+        }
+        return app.out.json(&line);
+    }
+    let Some(compaction) = &done.compaction else {
+        let kept = plural(done.kept as u64, "message");
+        return Ok(writeln!(app.out, "nothing to compact: {kept}, {} tokens", done.tokens_before)?);
+    };
+    let would = if is_dry { "would leave" } else { "left" };
+    writeln!(
+        app.out,
+        "{} {would} the context, {} in it  {DIM}{} → {} tokens · {}{DIM:#}",
+        plural(done.archived as u64, "message"),
+        done.kept,
+        done.tokens_before,
+        done.tokens_after,
+        compaction.strategy.as_str(),
+    )?;
+    if let Some(instead_of) = compaction.instead_of {
+        let text = format!(
+            "the summary of {} was empty: {} instead",
+            instead_of.as_str(),
+            compaction.strategy.as_str()
+        );
+        note(app.format(), &text);
+    }
+    Ok(())
+}

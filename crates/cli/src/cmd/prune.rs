@@ -1,0 +1,86 @@
+//! `sapwood prune`: the old messages of a session that nobody uses leave its context; the log keeps them.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruned, Pruning, Writing};
+use serde_json::json;
+
+use crate::args::count;
+use crate::failure::Result;
+use crate::render::plural;
+use crate::wiring::App;
+
+const UNITS_MS: &[(&str, i64)] =
+    &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
+
+/// Let the old messages of an inactive session leave its context
+#[derive(Debug, Args)]
+pub struct PruneArgs {
+    session: String,
+    /// How long nobody must have written: 30d, 12h, 45m, 10s
+    #[arg(long, value_name = "TIME", value_parser = duration_ms, allow_hyphen_values = true)]
+    inactive_for: i64,
+    /// How many messages stay
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
+    keep_last: Option<u32>,
+    /// Only say what would happen
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A time with its unit: `30d`.
+fn duration_ms(text: &str) -> Result<i64, String> {
+    let wrong = || "it must be a number with its unit: 30d, 12h, 45m, 10s".to_owned();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: i64 = number.parse().map_err(|_| wrong())?;
+    let (_, unit_ms) = UNITS_MS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    number.checked_mul(*unit_ms).ok_or_else(wrong)
+}
+
+pub async fn run(app: &mut App, args: PruneArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let pruning = Pruning {
+        inactive_for_ms: args.inactive_for,
+        keep_last: args.keep_last.map_or(PRUNE_KEEP_LAST, |count| count as usize),
+        writing: if args.dry_run { Writing::DryRun } else { Writing::Write },
+    };
+    let pruned = app.engine.prune(&app.scope, &session, pruning).await?;
+    print_pruned(app, &pruned, args.dry_run)
+}
+
+fn print_pruned(app: &mut App, pruned: &Pruned, is_dry: bool) -> Result<()> {
+    if app.out.is_json() {
+        let mut line = json!({
+            "kept": pruned.kept, "archived": pruned.removed, "idle_ms": pruned.idle_ms,
+            "tokens_before": pruned.tokens_before, "tokens_after": pruned.tokens_after,
+        });
+        if is_dry {
+            line["dry_run"] = json!(true);
+        }
+        return app.out.json(&line);
+    }
+    let (kept, would) = (plural(pruned.kept as u64, "message"), if is_dry { "would leave" } else { "left" });
+    match pruned.removed {
+        0 => Ok(writeln!(app.out, "nothing to prune: {kept} in the context")?),
+        removed => {
+            let removed = plural(removed as u64, "message");
+            Ok(writeln!(app.out, "{removed} {would} the context, {kept} in it")?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration_ms;
+
+    #[test]
+    fn a_time_has_a_unit() {
+        assert_eq!(duration_ms("30d"), Ok(30 * 86_400_000));
+        assert_eq!(duration_ms("0s"), Ok(0));
+        for wrong in ["30", "d", "-1d", "3 d", "9223372036854775807w"] {
+            assert!(duration_ms(wrong).is_err(), "{wrong}");
+        }
+    }
+}

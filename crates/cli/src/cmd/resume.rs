@@ -1,0 +1,28 @@
+//! `sapwood resume`: carries on a turn whose process died or left, or takes up input that waits.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::engine::turn::OnWait;
+use serde_json::json;
+
+use super::send::{Told, Turn, deliver};
+use crate::failure::Result;
+use crate::wiring::App;
+
+/// Carry on a turn that was interrupted
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    session: String,
+}
+
+pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
+    app.open_world()?;
+    let session = app.session(&args.session).await?;
+    let turn = Turn::watch(app, &session).await?;
+    match app.engine.resume(&app.scope, &session, OnWait::Leave).await? {
+        Some(running) => deliver(app, turn.with(running), Told::Report).await,
+        None if app.out.is_json() => app.out.json(&json!({ "session": session, "outcome": "nothing" })),
+        None => Ok(writeln!(app.out, "nothing to resume: no turn is open, and nothing waits")?),
+    }
+}

@@ -1,0 +1,107 @@
+//! `sapwood send`: one turn, without a conversation. On a terminal it streams; behind a pipe only the answer is printed.
+
+use std::io::Write;
+
+use clap::Args;
+use sapwood::engine::Subscription;
+use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
+use sapwood::{Part, SessionId};
+use serde_json::json;
+
+use crate::chat::outcome::{as_json, check, how_to_answer};
+use crate::chat::quiet::{self, Show};
+use crate::chat::screen::{Look, Screen};
+use crate::chat::watch::{Asks, Line, Watch};
+use crate::failure::Result;
+use crate::render::note;
+use crate::wiring::App;
+
+/// Say something in a session and wait for the answer
+#[derive(Debug, Args)]
+pub struct SendArgs {
+    session: String,
+    #[arg(allow_hyphen_values = true)]
+    text: String,
+    /// If a turn is running, wait in line behind it instead of failing
+    #[arg(long)]
+    queue: bool,
+}
+
+pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
+    app.open_world()?;
+    let session = app.session(&args.session).await?;
+    let turn = Turn::watch(app, &session).await?;
+    let if_running = if args.queue { IfRunning::Queue } else { IfRunning::Refuse };
+    let options = SendOptions { if_running, on_wait: OnWait::Leave };
+    match app.engine.send(&app.scope, &session, vec![Part::text(args.text)], options).await? {
+        Sent::Started(running) => deliver(app, turn.with(running), Told::Report).await,
+        Sent::Queued(input) if app.out.is_json() => {
+            app.out.json(&json!({ "session": session, "queued": input }))
+        }
+        Sent::Queued(_) => Ok(writeln!(app.out, "queued: it is said when the running turn has ended")?),
+    }
+}
+
+/// What a program is told with `--json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// One document, at the end.
+    Report,
+    /// A line per event, as it happens.
+    Events,
+}
+
+/// A session that is watched from before its turn begins, so that nothing is missed.
+pub struct Turn {
+    session: SessionId,
+    events: Subscription,
+}
+
+pub struct RunningTurn {
+    session: SessionId,
+    events: Subscription,
+    running: Running,
+}
+
+impl Turn {
+    pub async fn watch(app: &App, session: &SessionId) -> Result<Self> {
+        let head = app.engine.summary(&app.scope, session).await?.head.seq;
+        let events = app.engine.subscribe(&app.scope, session, head).await?;
+        Ok(Self { session: session.clone(), events })
+    }
+
+    pub fn with(self, running: Running) -> RunningTurn {
+        RunningTurn { session: self.session, events: self.events, running }
+    }
+}
+
+/// Shows a turn to its end, or to where it waits for a person; then says so.
+pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()> {
+    let RunningTurn { session, events, running } = turn;
+    let line = Line { engine: app.engine.clone(), scope: app.scope.clone(), session: session.clone() };
+    let report = if !app.out.is_json() && Look::of_stdout() == Look::Rich {
+        let mut screen = Screen::new(Look::Rich);
+        let watch = Watch::new(line, &mut screen, Asks::Later, String::new());
+        Box::pin(watch.run(running, events)).await?.report
+    } else {
+        let show = match (app.out.is_json(), told) {
+            (false, _) => Show::Answer,
+            (true, Told::Events) => Show::Events,
+            (true, Told::Report) => Show::Nothing,
+        };
+        quiet::follow(&line, running, events, show, &mut app.out).await?
+    };
+    say_outcome(app, &session, &report, told)
+}
+
+fn say_outcome(app: &mut App, session: &SessionId, report: &TurnReport, told: Told) -> Result<()> {
+    if app.out.is_json() {
+        if told == Told::Report {
+            app.out.json(&as_json(session, report))?;
+            app.out.flush()?;
+        }
+    } else {
+        report.waiting.iter().for_each(|pending| note(app.format(), &how_to_answer(pending)));
+    }
+    check(report)
+}

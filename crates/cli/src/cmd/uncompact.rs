@@ -1,0 +1,39 @@
+//! `sapwood uncompact`: back to before a compaction.
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Result;
+use crate::render::{note, plural};
+use crate::wiring::App;
+
+/// Take the latest compaction back: the context is again what it was
+#[derive(Debug, Args)]
+pub struct UncompactArgs {
+    session: String,
+    /// Another compaction than the latest on the path
+    #[arg(long, value_name = "ENTRY")]
+    at: Option<String>,
+}
+
+pub async fn run(app: &mut App, args: UncompactArgs) -> Result<()> {
+    let session = app.session(&args.session).await?;
+    let at = match &args.at {
+        Some(at) => Some(app.engine.find_entry(&app.scope, &session, at).await?.meta.seq),
+        None => None,
+    };
+    let done = app.engine.uncompact(&app.scope, &session, at).await?;
+    if app.out.is_json() {
+        return app.out.json(&json!({
+            "compaction": done.compaction, "leaf": done.leaf, "kept": done.kept, "left": done.left,
+        }));
+    }
+    if done.left > 0 {
+        let left = plural(done.left as u64, "later message");
+        note(app.format(), &format!("{left} stayed behind, on the branch of entry {}", done.compaction));
+    }
+    let messages = plural(done.kept as u64, "message");
+    Ok(writeln!(app.out, "compaction {} is taken back: {messages} in the context", done.compaction)?)
+}

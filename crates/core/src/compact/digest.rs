@@ -1,0 +1,135 @@
+//! The text of a summary, and its parts. A summary is one text in the log and one message in the context; what the next
+//! compaction needs of it is found again by its headings. A text without them, as a model or another program wrote it,
+//! is a story as a whole.
+
+use crate::entry::Details;
+
+const OPENING: &str = "── The first messages, word for word ──";
+const STORY: &str = "── What happened before ──";
+const TURN: &str = "── The current turn so far ──";
+const CARRIED: &str = "── Carried along ──";
+const ARCHIVED: &str = "archived; this stands in for";
+/// Most files, facts, decisions or open items that are shown of each; the newest are.
+const SHOWN_MAX: usize = 60;
+
+/// A summary in its parts. Each may be empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Digest {
+    /// The first messages of the session, if they were to be kept.
+    pub opening: String,
+    pub story: String,
+    /// The beginning of a turn whose end is still in the context.
+    pub turn: String,
+}
+
+impl Digest {
+    pub fn of_story(story: String) -> Self {
+        Self { story, ..Self::default() }
+    }
+
+    /// Takes a summary apart.
+    pub fn parse(summary: &str) -> Self {
+        if !summary.starts_with('[') || !summary.lines().next().is_some_and(|line| line.contains(ARCHIVED)) {
+            return Self::of_story(summary.trim().to_owned());
+        }
+        let mut digest = Self::default();
+        let mut rest = summary;
+        // From the end: what was said in a story may look like a heading, and the last one is ours.
+        for (heading, part) in
+            [(CARRIED, None), (TURN, Some(&mut digest.turn)), (STORY, Some(&mut digest.story))]
+        {
+            if let Some((before, after)) = split_at_heading(rest, heading) {
+                rest = before;
+                if let Some(part) = part {
+                    after.trim().clone_into(part);
+                }
+            }
+        }
+        if let Some((_, opening)) = split_at_heading(rest, OPENING) {
+            opening.trim().clone_into(&mut digest.opening);
+        }
+        digest
+    }
+
+    /// The summary for the log.
+    pub fn render(&self, archived: u32, details: &Details, instructions: Option<&str>) -> String {
+        let (messages, were, them) =
+            if archived == 1 { ("message", "was", "it") } else { ("messages", "were", "them") };
+        let mut text = format!("[{archived} earlier {messages} {were} {ARCHIVED} {them}.]");
+        if let Some(instructions) = instructions {
+            text.push_str("\nTo be kept in mind: ");
+            text.push_str(instructions.trim());
+        }
+        let carried = render_details(details);
+        let parts = [(OPENING, &self.opening), (STORY, &self.story), (TURN, &self.turn), (CARRIED, &carried)];
+        for (heading, part) in parts.into_iter().filter(|(_, part)| !part.is_empty()) {
+            text.push_str("\n\n");
+            text.push_str(heading);
+            text.push('\n');
+            text.push_str(part);
+        }
+        text
+    }
+
+    /// Story and turn in one, as the past of whatever comes next.
+    pub fn past(&self) -> String {
+        match (self.story.is_empty(), self.turn.is_empty()) {
+            (_, true) => self.story.clone(),
+            (true, false) => self.turn.clone(),
+            (false, false) => format!("{}\n{}", self.story, self.turn),
+        }
+    }
+}
+
+fn split_at_heading<'a>(text: &'a str, heading: &str) -> Option<(&'a str, &'a str)> {
+    let is_line = |at: &usize| {
+        (*at == 0 || text[..*at].ends_with('\n'))
+            && text[at + heading.len()..].chars().next().is_none_or(|next| next == '\n')
+    };
+    let at = text.rmatch_indices(heading).map(|(at, _)| at).find(is_line)?;
+    Some((&text[..at], &text[at + heading.len()..]))
+}
+
+fn render_details(details: &Details) -> String {
+    let newest = |items: &[String]| items[items.len().saturating_sub(SHOWN_MAX)..].to_vec();
+    let mut blocks = Vec::new();
+    for (name, files) in [("Files changed", &details.files_changed), ("Files read", &details.files_read)] {
+        if !files.is_empty() {
+            blocks.push(format!("{name}: {}", newest(files).join(", ")));
+        }
+    }
+    for (name, items) in
+        [("Facts", &details.facts), ("Decisions", &details.decisions), ("Open items", &details.open_items)]
+    {
+        if !items.is_empty() {
+            blocks.push(format!("{name}:\n- {}", newest(items).join("\n- ")));
+        }
+    }
+    blocks.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_taken_apart_as_it_was_put_together() {
+        let digest = Digest {
+            opening: "user: fix the build".to_owned(),
+            story: "user: more\n── What happened before ── or so it seemed\nassistant: done".to_owned(),
+            turn: "user: and now".to_owned(),
+        };
+        let details = Details { files_read: vec!["a.rs".to_owned()], ..Details::default() };
+        let text = digest.render(14, &details, Some("the build"));
+        assert!(text.starts_with("[14 earlier messages were archived"), "{text}");
+        assert_eq!(Digest::parse(&text), digest, "{text}");
+        let alone = Digest::of_story("user: x".to_owned());
+        assert_eq!(Digest::parse(&alone.render(1, &Details::default(), None)), alone);
+    }
+
+    #[test]
+    fn a_text_of_somebody_else_is_a_story() {
+        assert_eq!(Digest::parse("## Goal\nfix it\n"), Digest::of_story("## Goal\nfix it".to_owned()));
+        assert_eq!(Digest::parse("[1] a footnote").story, "[1] a footnote");
+    }
+}

@@ -1,0 +1,115 @@
+//! The strategy `observation_mask`: what people and the model said stays whole, and what tools returned becomes its first
+//! line and its size. Most of a coding session is tool output, so this frees most of it at no cost.
+
+use super::digest::Digest;
+use super::shorten::first_line;
+use super::truncate::{joined, opening_of};
+use super::voice::{has_low_value, say, tool_name};
+use super::{Archive, Callbacks, Detail};
+use crate::content::joined_text;
+use crate::project::context::Message;
+
+/// An output up to this size stays as it is.
+const SHORT_CHARS_MAX: usize = 400;
+const SHORT_LINES_MAX: usize = 8;
+const FIRST_LINE_CHARS_MAX: usize = 160;
+/// Longest input of a call that is shown, in characters.
+const INPUT_CHARS_MAX: usize = 200;
+/// Most that a story may take, in bytes, far below the largest body of an entry: what is said stays, and whoever wants
+/// less of it sets a hard limit. Older messages than fit are in the archive only.
+const STORY_BYTES_MAX: usize = 4 << 20;
+
+/// A tool's output, for a callback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolOutput {
+    pub call_id: String,
+    pub tool: String,
+    pub text: String,
+    pub is_error: bool,
+}
+
+impl ToolOutput {
+    pub fn of(message: &Message) -> Option<Self> {
+        let answers = message.answers.as_ref()?;
+        let text = joined_text(&message.parts);
+        Some(Self {
+            call_id: answers.call_id.clone(),
+            tool: tool_name(message),
+            text,
+            is_error: answers.is_error,
+        })
+    }
+}
+
+pub fn mask(archive: &Archive<'_>, callbacks: &Callbacks) -> Digest {
+    let turn = masked_text(archive, archive.turn, callbacks, STORY_BYTES_MAX / 2);
+    let room = STORY_BYTES_MAX - turn.len().min(STORY_BYTES_MAX / 2);
+    let story = masked_text(archive, archive.story, callbacks, room);
+    Digest {
+        opening: opening_of(archive),
+        story: joined(&newest_of(&archive.past_story(), room.saturating_sub(story.len())), &story),
+        turn: joined(&archive.past_turn(), &turn),
+    }
+}
+
+/// The end of an older story that still fits, from the beginning of a line.
+fn newest_of(story: &str, bytes_max: usize) -> String {
+    if story.len() <= bytes_max {
+        return story.to_owned();
+    }
+    let cut = story.len() - bytes_max;
+    let line = (cut..story.len()).find(|at| story.is_char_boundary(*at) && story[..*at].ends_with('\n'));
+    let kept = line.map_or("", |at| &story[at..]);
+    format!("({} older characters are in the archive)\n{kept}", story.chars().count() - kept.chars().count())
+}
+
+/// Newest first, until there is no more room.
+fn masked_text(
+    archive: &Archive<'_>,
+    messages: &[Message],
+    callbacks: &Callbacks,
+    bytes_max: usize,
+) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let (mut bytes, mut gone) = (0, 0);
+    for (at, message) in messages.iter().enumerate().rev() {
+        if archive.detail == Detail::WithoutLowValue && has_low_value(message) {
+            continue;
+        }
+        let text = masked_message(message, callbacks);
+        bytes += text.len() + 1;
+        if bytes > bytes_max {
+            gone = at + 1;
+            break;
+        }
+        texts.push(text);
+    }
+    if gone > 0 {
+        texts.push(format!("({gone} older messages are in the archive)"));
+    }
+    texts.reverse();
+    texts.join("\n")
+}
+
+fn masked_message(message: &Message, callbacks: &Callbacks) -> String {
+    let Some(output) = ToolOutput::of(message) else {
+        return say(message, &joined_text(&message.parts), INPUT_CHARS_MAX);
+    };
+    let masked = mask_output(&output, callbacks);
+    say(message, masked.as_deref().unwrap_or(&output.text), INPUT_CHARS_MAX)
+}
+
+/// What a long output becomes; `None` for a short one, which stays.
+fn mask_output(output: &ToolOutput, callbacks: &Callbacks) -> Option<String> {
+    let text = output.text.as_str();
+    let lines = text.lines().count();
+    if lines <= SHORT_LINES_MAX && text.chars().count() <= SHORT_CHARS_MAX {
+        return None;
+    }
+    if let Some(replaced) = callbacks.mask.as_ref().and_then(|mask| mask(output)) {
+        return Some(replaced);
+    }
+    let chars = text.chars().count();
+    let unit = if lines == 1 { "line" } else { "lines" };
+    Some(format!("{} [masked: {lines} {unit}, {chars} characters]", first_line(text, FIRST_LINE_CHARS_MAX)))
+}

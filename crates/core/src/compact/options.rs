@@ -1,0 +1,215 @@
+//! What `compact` can be told. The same options come from Rust, from a command line and as JSON; JSON is read strictly:
+//! a key that is not known, a negative number or a wrong type is an error that names the key.
+
+use serde_json::Value;
+
+use crate::entry::Strategy;
+
+/// How many messages stay if nothing else is said.
+pub const KEEP_LAST: u32 = 12;
+/// How many tokens those may take if nothing else is said.
+pub const KEEP_RECENT_TOKENS: u64 = 20_000;
+/// Longest instructions, in characters.
+pub const INSTRUCTIONS_CHARS_MAX: usize = 4_000;
+/// A tool result is not shortened to less than this: head, tail and the snipped size need some room.
+pub const TOOL_OUTPUT_CHARS_MIN: u32 = 80;
+
+const KEYS: &[&str] = &[
+    "keep_last",
+    "keep_recent_tokens",
+    "keep_first",
+    "token_threshold",
+    "tool_output_max_chars",
+    "compact_strategy",
+    "hard_limit_tokens",
+    "hard_limit_strategy",
+    "instructions",
+];
+
+/// How the archived part is turned into a summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// A line per message.
+    Truncate,
+    /// What was said stays; long tool output becomes its first line and its size.
+    #[default]
+    ObservationMask,
+    /// A model writes it.
+    Llm,
+    /// The caller's own compactor writes it.
+    Custom,
+}
+
+impl Method {
+    pub const NAMES: &'static str = "truncate, observation_mask, llm or custom";
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Truncate, Self::ObservationMask, Self::Llm, Self::Custom]
+            .into_iter()
+            .find(|method| method.strategy().as_str() == name)
+    }
+
+    pub fn strategy(self) -> Strategy {
+        match self {
+            Method::Truncate => Strategy::Truncate,
+            Method::ObservationMask => Strategy::ObservationMask,
+            Method::Llm => Strategy::Llm,
+            Method::Custom => Strategy::Custom,
+        }
+    }
+}
+
+/// What of the archived part is worth telling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    #[default]
+    Everything,
+    /// Bare assent, empty results and the engine's own notes are left out: what pressure asks for from orange on.
+    WithoutLowValue,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CompactOptions {
+    /// Messages that stay. Together with `keep_recent_tokens` the smaller part stays.
+    pub keep_last: Option<u32>,
+    /// Tokens that stay, in whole messages: at least the last one.
+    pub keep_recent_tokens: Option<u64>,
+    /// Messages at the beginning that the summary keeps word for word.
+    pub keep_first: u32,
+    /// Nothing happens unless the context has more tokens.
+    pub token_threshold: Option<u64>,
+    /// Longer results among the kept messages show shortened.
+    pub tool_output_max_chars: Option<u32>,
+    pub compact_strategy: Method,
+    /// If the context is over this afterwards, `hard_limit_strategy` runs on the result.
+    pub hard_limit_tokens: Option<u64>,
+    /// Truncate if not given.
+    pub hard_limit_strategy: Option<Method>,
+    /// What the summary should pay attention to.
+    pub instructions: Option<String>,
+    /// Rust only: chosen by the pressure level.
+    pub detail: Detail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {why}")]
+pub struct OptionError {
+    pub key: String,
+    pub why: String,
+}
+
+impl OptionError {
+    pub fn new(key: &str, why: impl Into<String>) -> Self {
+        // A key comes from outside, and may be as long as somebody likes.
+        Self { key: key.chars().take(64).collect(), why: why.into() }
+    }
+}
+
+impl CompactOptions {
+    pub fn from_json(value: &Value) -> Result<Self, OptionError> {
+        let Value::Object(fields) = value else {
+            return Err(OptionError::new(
+                "options",
+                format!("an object is expected, not {}", kind_of(value)),
+            ));
+        };
+        let mut options = Self::default();
+        for (key, value) in fields {
+            options.set(key, value)?;
+        }
+        options.checked()
+    }
+
+    fn set(&mut self, key: &str, value: &Value) -> Result<(), OptionError> {
+        match key {
+            "keep_last" => self.keep_last = Some(count_of(key, value)?),
+            "keep_recent_tokens" => self.keep_recent_tokens = Some(number_of(key, value)?),
+            "keep_first" => self.keep_first = count_of(key, value)?,
+            "token_threshold" => self.token_threshold = Some(number_of(key, value)?),
+            "tool_output_max_chars" => self.tool_output_max_chars = Some(count_of(key, value)?),
+            "compact_strategy" => self.compact_strategy = method_of(key, value)?,
+            "hard_limit_tokens" => self.hard_limit_tokens = Some(number_of(key, value)?),
+            "hard_limit_strategy" => self.hard_limit_strategy = Some(method_of(key, value)?),
+            "instructions" => self.instructions = Some(text_of(key, value)?.to_owned()),
+            _ => return Err(OptionError::new(key, format!("not an option; there are {}", KEYS.join(", ")))),
+        }
+        Ok(())
+    }
+
+    /// What makes sense one by one may still not make sense together.
+    pub fn checked(self) -> Result<Self, OptionError> {
+        let fail = |key: &str, why: &str| Err(OptionError::new(key, why));
+        if self.tool_output_max_chars.is_some_and(|max| max < TOOL_OUTPUT_CHARS_MIN) {
+            return fail("tool_output_max_chars", "it must be 80 or more");
+        }
+        if self.hard_limit_tokens == Some(0) {
+            return fail("hard_limit_tokens", "it must be 1 or more");
+        }
+        if self.hard_limit_strategy.is_some() && self.hard_limit_tokens.is_none() {
+            return fail("hard_limit_strategy", "it has no effect without hard_limit_tokens");
+        }
+        match &self.instructions {
+            Some(text) if text.trim().is_empty() => fail("instructions", "it is empty"),
+            Some(text) if text.chars().count() > INSTRUCTIONS_CHARS_MAX => {
+                fail("instructions", "it is longer than 4000 characters")
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Which of the two limits on what stays is in force: both by default, only the one that was given otherwise.
+    pub fn keep(&self) -> Keep {
+        match (self.keep_last, self.keep_recent_tokens) {
+            (None, None) => Keep { messages: Some(KEEP_LAST as usize), tokens: Some(KEEP_RECENT_TOKENS) },
+            (messages, tokens) => Keep { messages: messages.map(|count| count as usize), tokens },
+        }
+    }
+}
+
+/// What stays at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    pub messages: Option<usize>,
+    pub tokens: Option<u64>,
+}
+
+fn number_of(key: &str, value: &Value) -> Result<u64, OptionError> {
+    if let Some(number) = value.as_u64() {
+        return Ok(number);
+    }
+    let shown = if value.is_number() { value.to_string() } else { kind_of(value).to_owned() };
+    Err(OptionError::new(key, format!("a whole number of 0 or more is expected, not {shown}")))
+}
+
+fn count_of(key: &str, value: &Value) -> Result<u32, OptionError> {
+    let number = number_of(key, value)?;
+    u32::try_from(number).map_err(|_| OptionError::new(key, format!("{number} is over {}", u32::MAX)))
+}
+
+fn text_of<'a>(key: &str, value: &'a Value) -> Result<&'a str, OptionError> {
+    let wrong = || OptionError::new(key, format!("a text is expected, not {}", kind_of(value)));
+    value.as_str().ok_or_else(wrong)
+}
+
+fn method_of(key: &str, value: &Value) -> Result<Method, OptionError> {
+    parse_method(key, text_of(key, value)?)
+}
+
+pub fn parse_method(key: &str, name: &str) -> Result<Method, OptionError> {
+    let unknown = || {
+        let shown: String = name.chars().take(64).collect();
+        OptionError::new(key, format!("{shown:?} is none of {}", Method::NAMES))
+    };
+    Method::from_name(name).ok_or_else(unknown)
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,132 @@
+//! Making texts shorter without cutting a character in two: a line of a message, the first line of an output, the head,
+//! the tail and the telling lines of a long output.
+
+/// Lines that say what went wrong; they stay, wherever they are.
+const TELLING: &[&str] = &[
+    "error",
+    "warning",
+    "panic",
+    "fail",
+    "exception",
+    "traceback",
+    "fatal",
+    "assert",
+    "denied",
+    "not found",
+];
+/// Longest of those lines that is kept, in characters.
+const TELLING_CHARS_MAX: usize = 240;
+
+/// At most so many characters of a text.
+pub fn head(text: &str, chars: usize) -> &str {
+    text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
+}
+
+/// The last so many characters.
+pub fn tail(text: &str, chars: usize) -> &str {
+    match chars.checked_sub(1) {
+        None => "",
+        Some(back) => text.char_indices().nth_back(back).map_or(text, |(start, _)| &text[start..]),
+    }
+}
+
+/// One line of at most so many characters: line breaks and runs of blanks become one blank.
+pub fn one_line(text: &str, chars_max: usize) -> String {
+    let mut line = String::with_capacity(chars_max.min(text.len()) + 4);
+    // Counted while it is written: a text may be megabytes long, and only its beginning is wanted.
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let gap = usize::from(!line.is_empty());
+        let room = chars_max.saturating_sub(used + gap);
+        let fitting = head(word, room);
+        if !fitting.is_empty() {
+            line.push_str(if gap == 1 { " " } else { "" });
+            line.push_str(fitting);
+            used += gap + fitting.chars().count();
+        }
+        if fitting.len() < word.len() {
+            line.push('…');
+            return line;
+        }
+    }
+    line
+}
+
+/// The first line that says something, cut to so many characters.
+pub fn first_line(text: &str, chars_max: usize) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let fitting = head(line, chars_max);
+    if fitting.len() < line.len() { format!("{fitting}…") } else { fitting.to_owned() }
+}
+
+/// Shortens an output to about `chars_max` characters: its head, its tail, and the lines between them that tell of
+/// trouble. What was snipped is named. `None` if it is short enough as it is.
+pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
+    let chars = text.chars().count();
+    if chars <= chars_max {
+        return None;
+    }
+    // What is snipped has to be named, and that takes room too.
+    let room = chars_max.saturating_sub(40);
+    let (start, end) = (head(text, room / 3), tail(text, room / 3));
+    let middle = &text[start.len()..text.len() - end.len()];
+    let (telling, kept_chars) = telling_lines(middle, room / 3);
+    let snipped = middle.chars().count() - kept_chars;
+    let mut short = String::with_capacity(chars_max + 64);
+    short.push_str(start);
+    short.push_str(&format!("\n[… {snipped} of {chars} characters snipped …]\n"));
+    short.push_str(&telling);
+    short.push_str(end);
+    Some(short)
+}
+
+/// The lines that tell of trouble, up to so many characters, with how many characters of the text they are.
+fn telling_lines(text: &str, chars_max: usize) -> (String, usize) {
+    let (mut lines, mut used, mut kept) = (String::new(), 0, 0);
+    for line in text.lines() {
+        let lower = head(line, TELLING_CHARS_MAX).to_lowercase();
+        if !TELLING.iter().any(|word| lower.contains(word)) {
+            continue;
+        }
+        let line = head(line, TELLING_CHARS_MAX);
+        let chars = line.chars().count();
+        if used + chars + 1 > chars_max {
+            break;
+        }
+        lines.push_str(line);
+        lines.push('\n');
+        used += chars + 1;
+        kept += chars;
+    }
+    (lines, kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cut_parts_a_character() {
+        let text = "日本語 und Grüße 🎉 ".repeat(40);
+        for chars in 0..60 {
+            assert_eq!(head(&text, chars).chars().count(), chars);
+            assert_eq!(tail(&text, chars).chars().count(), chars);
+            assert!(one_line(&text, chars).chars().count() <= chars + 1);
+            assert!(first_line(&text, chars).chars().count() <= chars + 1);
+        }
+    }
+
+    #[test]
+    fn a_shortened_output_keeps_head_tail_and_trouble_and_names_what_is_gone() {
+        let mut lines: Vec<String> = (0..400).map(|n| format!("line {n} of the build is fine")).collect();
+        lines[200] = "error[E0308]: mismatched types in src/main.rs".to_owned();
+        let text = lines.join("\n");
+        let short = shorten_output(&text, 600).unwrap();
+        assert!(short.chars().count() <= 620, "{}", short.chars().count());
+        assert!(short.starts_with("line 0 of"), "{short}");
+        assert!(short.ends_with("line 399 of the build is fine"), "{short}");
+        assert!(short.contains("error[E0308]: mismatched types"), "{short}");
+        assert!(short.contains(&format!("of {} characters snipped", text.chars().count())), "{short}");
+        assert_eq!(shorten_output("short", 600), None);
+    }
+}

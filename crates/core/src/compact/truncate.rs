@@ -1,0 +1,142 @@
+//! The strategy `truncate`: a line per archived message, shortened. Needs nothing but the messages, and so is what the
+//! other strategies fall back to.
+
+use super::digest::Digest;
+use super::shorten::{head, one_line};
+use super::voice::{brackets, has_low_value, speaker, verbatim};
+use super::{Archive, Detail};
+use crate::content::joined_text;
+use crate::project::context::Message;
+use crate::tokens::text_bytes;
+
+/// Longest line, in characters; shorter ones are tried if that is too much in all.
+const LINE_CHARS: &[usize] = &[160, 80, 40];
+/// What is not worth squeezing, in bytes.
+const STORY_BYTES_MIN: usize = 2_000;
+/// Most that a story may take, in bytes, summaries before it included.
+const STORY_BYTES_MAX: usize = 24_000;
+
+/// How much a summary may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Half of what it stands in for.
+    Half,
+    Bytes(usize),
+}
+
+pub fn truncate(archive: &Archive<'_>, room: Room) -> Digest {
+    let bytes = match room {
+        Room::Half => archive_bytes(archive).div_ceil(2).clamp(STORY_BYTES_MIN, STORY_BYTES_MAX),
+        Room::Bytes(bytes) => bytes,
+    };
+    let opening = opening_of(archive);
+    // The turn that is still going on is what matters most, then what is newest.
+    let turn = newest_lines(&turn_lines(archive), bytes / 2);
+    let story_lines = lines_of(archive, archive.story, bytes);
+    let story = joined(&archive.past_story(), &story_lines.join("\n"));
+    let story_bytes = bytes.saturating_sub(turn.len());
+    let story = newest_lines(&story.lines().map(str::to_owned).collect::<Vec<_>>(), story_bytes);
+    Digest { opening, story, turn }
+}
+
+fn turn_lines(archive: &Archive<'_>) -> Vec<String> {
+    let turn = lines_of(archive, archive.turn, STORY_BYTES_MAX).join("\n");
+    joined(&archive.past_turn(), &turn).lines().map(str::to_owned).collect()
+}
+
+/// Makes a digest fit into so many bytes: the oldest lines of its story go first, then those of the turn, then the
+/// opening.
+pub fn squeeze(digest: Digest, bytes_max: usize) -> Digest {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let turn = newest_lines(&lines(&digest.turn), bytes_max);
+    let story = newest_lines(&lines(&digest.story), bytes_max.saturating_sub(turn.len()));
+    let left = bytes_max.saturating_sub(turn.len() + story.len());
+    let opening = head(&digest.opening, left / 4).to_owned();
+    Digest { opening, story, turn }
+}
+
+/// The first messages as they were, or as an earlier compaction kept them.
+pub fn opening_of(archive: &Archive<'_>) -> String {
+    if archive.opening.is_empty() {
+        return archive.previous.opening.clone();
+    }
+    archive.opening.iter().map(verbatim).collect::<Vec<_>>().join("\n")
+}
+
+pub fn joined(before: &str, after: &str) -> String {
+    match (before.is_empty(), after.is_empty()) {
+        (true, _) => after.to_owned(),
+        (false, true) => before.to_owned(),
+        (false, false) => format!("{before}\n{after}"),
+    }
+}
+
+fn archive_bytes(archive: &Archive<'_>) -> usize {
+    let messages = archive.story.iter().chain(archive.turn);
+    messages.map(|message| text_bytes(&message.parts)).sum::<usize>() + archive.previous.past().len()
+}
+
+/// A line per message, of the greatest length that fits; where none does, of the smallest.
+fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Vec<String> {
+    let worth: Vec<&Message> = messages
+        .iter()
+        .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
+        .collect();
+    // A line is hardly shorter than this, so only so many can fit. The first is told in any case.
+    let start = worth.len().saturating_sub(bytes_max / 12 + 1);
+    let newest: Vec<&Message> =
+        worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
+    let skipped = start.saturating_sub(1);
+    let shortest = LINE_CHARS[LINE_CHARS.len() - 1];
+    for chars in LINE_CHARS {
+        let mut lines: Vec<String> = newest.iter().map(|message| line_of(message, *chars)).collect();
+        if skipped > 0 {
+            lines.insert(1, format!("({skipped}{MISSING}"));
+        }
+        let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+        if bytes <= bytes_max || *chars == shortest {
+            return lines;
+        }
+    }
+    Vec::new()
+}
+
+fn line_of(message: &Message, chars: usize) -> String {
+    let text = one_line(&joined_text(&message.parts), chars);
+    let brackets: String = brackets(message, chars / 2).iter().map(|bracket| format!(" {bracket}")).collect();
+    format!("{}: {text}{brackets}", speaker(message)).trim_end().to_owned()
+}
+
+/// The first line, which most often says what it is all about, and the last ones that fit; how many are missing stands
+/// between them.
+fn newest_lines(lines: &[String], bytes_max: usize) -> String {
+    let all: usize = lines.iter().map(|line| line.len() + 1).sum();
+    if all <= bytes_max + 1 {
+        return lines.join("\n");
+    }
+    let missing_before: usize = lines.iter().filter_map(|line| missing_in(line)).sum();
+    let mut told = lines.iter().filter(|line| missing_in(line).is_none());
+    let mut left = bytes_max.saturating_sub(NOTE_BYTES);
+    let first = told.next().filter(|first| first.len() < left / 4);
+    left = left.saturating_sub(first.map_or(0, |first| first.len() + 1));
+    let told: Vec<&String> = told.collect();
+    let fits = |line: &&&String| {
+        let fits = line.len() < left;
+        left = left.saturating_sub(line.len() + 1);
+        fits
+    };
+    let kept = told.iter().rev().take_while(fits).count();
+    let gone = told.len() - kept + missing_before + usize::from(first.is_none());
+    let note = format!("({gone}{MISSING}");
+    let first = first.map(String::as_str).into_iter();
+    let newest = told[told.len() - kept..].iter().map(|line| line.as_str());
+    first.chain(std::iter::once(note.as_str())).chain(newest).collect::<Vec<_>>().join("\n")
+}
+
+const MISSING: &str = " older lines are in the archive)";
+const NOTE_BYTES: usize = 48;
+
+/// How many lines such a note of an earlier summary speaks of.
+fn missing_in(line: &str) -> Option<usize> {
+    line.strip_prefix('(')?.strip_suffix(MISSING)?.parse().ok()
+}

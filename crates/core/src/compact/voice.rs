@@ -1,0 +1,90 @@
+//! How a message reads in a summary: who said it, what they called, what came back.
+
+use super::shorten::{first_line, one_line};
+use crate::content::{Part, joined_text};
+use crate::project::context::{Message, Role};
+
+/// What people say when they say nothing.
+const ASSENT: &[&str] = &[
+    "ok",
+    "okay",
+    "yes",
+    "y",
+    "sure",
+    "thanks",
+    "thank you",
+    "great",
+    "good",
+    "go on",
+    "continue",
+    "go ahead",
+    "done",
+    "nice",
+    "perfect",
+];
+const ASSENT_CHARS_MAX: usize = 16;
+
+/// Who speaks.
+pub fn speaker(message: &Message) -> String {
+    match (message.role, &message.answers) {
+        (Role::User, _) => "user".to_owned(),
+        (Role::Assistant, _) => "assistant".to_owned(),
+        (Role::System, _) => "note".to_owned(),
+        (Role::Tool, Some(answers)) if answers.is_error => format!("{} failed", tool_name(message)),
+        (Role::Tool, _) => tool_name(message),
+    }
+}
+
+pub fn tool_name(message: &Message) -> String {
+    let tool = message.answers.as_ref().and_then(|answers| answers.tool.as_deref());
+    tool.unwrap_or("tool").to_owned()
+}
+
+/// Calls and media of a message, in brackets; reasoning is the model's own business and is not retold.
+pub fn brackets(message: &Message, input_chars_max: usize) -> Vec<String> {
+    let bracket = |part: &Part| match part {
+        Part::ToolCall(call) => {
+            Some(format!("[calls {} {}]", call.name, one_line(call.input.get(), input_chars_max)))
+        }
+        Part::Media(media) => {
+            let name = media.name.as_deref().map(|name| format!(" {}", first_line(name, 80)));
+            Some(format!("[{}{}, {} bytes]", media.mime, name.unwrap_or_default(), media.bytes))
+        }
+        Part::Text(_) | Part::Reasoning(_) => None,
+    };
+    message.parts.iter().filter_map(bracket).collect()
+}
+
+/// The whole message as text.
+pub fn verbatim(message: &Message) -> String {
+    say(message, &joined_text(&message.parts), usize::MAX)
+}
+
+/// A message with this as its text.
+pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
+    let mut said = format!("{}: {}", speaker(message), text.trim_end());
+    for bracket in brackets(message, input_chars_max) {
+        said.push_str(if said.ends_with(' ') { "" } else { "\n" });
+        said.push_str(&bracket);
+    }
+    said.truncate(said.trim_end().len());
+    said
+}
+
+/// Whether nothing would be missed: bare assent, results without text, the engine's own notes.
+pub fn has_low_value(message: &Message) -> bool {
+    let text = joined_text(&message.parts);
+    let text = text.trim();
+    let is_bare = message.parts.iter().all(|part| part.as_text().is_some());
+    match message.role {
+        Role::System => true,
+        Role::Tool => text.is_empty() && is_bare,
+        Role::User | Role::Assistant => {
+            let is_assent = || {
+                let plain = text.trim_end_matches(['.', '!', ' ']).to_lowercase();
+                ASSENT.contains(&plain.as_str())
+            };
+            is_bare && (text.is_empty() || (text.len() <= ASSENT_CHARS_MAX && is_assent()))
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Pressure: how much of its token budget a session uses, and what that calls for. Pure: the turn loop measures, asks
+//! [`Pressure::calls_for`], and does it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::Json;
+use crate::entry::CustomInfo;
+
+/// The `custom_type` under which a change of level stands in the log.
+pub const PRESSURE_INFO: &str = "sapwood.pressure";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Green,
+    Yellow,
+    Orange,
+    Red,
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Green => "green",
+            Level::Yellow => "yellow",
+            Level::Orange => "orange",
+            Level::Red => "red",
+        }
+    }
+}
+
+/// Where the levels begin, in percent of the budget: yellow and orange at their figure, red above its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Thresholds {
+    pub yellow_percent: u8,
+    pub orange_percent: u8,
+    pub red_percent: u8,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { yellow_percent: 50, orange_percent: 75, red_percent: 90 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the thresholds {yellow}, {orange} and {red} % do not grow from 1 to 100")]
+pub struct ThresholdsError {
+    pub yellow: u8,
+    pub orange: u8,
+    pub red: u8,
+}
+
+impl Thresholds {
+    /// Levels that overlap would leave one of them without a meaning.
+    pub fn check(self) -> Result<Self, ThresholdsError> {
+        let Self { yellow_percent: yellow, orange_percent: orange, red_percent: red } = self;
+        let grows = 0 < yellow && yellow < orange && orange <= red && red <= 100;
+        if grows { Ok(self) } else { Err(ThresholdsError { yellow, orange, red }) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    pub level: Level,
+    pub used_tokens: u64,
+    pub budget_tokens: u64,
+}
+
+/// When the loop asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Before a model is called, also between the rounds of a turn.
+    BeforeCall,
+    AfterTurn,
+}
+
+/// What a level calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relief {
+    Nothing,
+    /// The cheap strategy: old tool output is masked.
+    Mask,
+    /// Summarise, and leave out what has little value.
+    Summarise,
+    /// The same, before the model is called, and the user is warned.
+    SummariseAndWarn,
+}
+
+impl Pressure {
+    /// `None` where the window is not known: then nothing is done automatically.
+    pub fn measure(used_tokens: u64, budget_tokens: Option<u64>, thresholds: Thresholds) -> Option<Self> {
+        let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
+        // Whole numbers, so that an edge is an edge.
+        let used = u128::from(used_tokens) * 100;
+        let edge = |percent: u8| u128::from(budget_tokens) * u128::from(percent);
+        let level = if used > edge(thresholds.red_percent) {
+            Level::Red
+        } else if used >= edge(thresholds.orange_percent) {
+            Level::Orange
+        } else if used >= edge(thresholds.yellow_percent) {
+            Level::Yellow
+        } else {
+            Level::Green
+        };
+        Some(Self { level, used_tokens, budget_tokens })
+    }
+
+    /// In percent, for people.
+    pub fn percent(&self) -> f64 {
+        self.used_tokens as f64 * 100.0 / self.budget_tokens as f64
+    }
+
+    pub fn calls_for(&self, moment: Moment) -> Relief {
+        match (self.level, moment) {
+            (Level::Red, Moment::BeforeCall) => Relief::SummariseAndWarn,
+            (Level::Red | Level::Orange, Moment::AfterTurn) => Relief::Summarise,
+            (Level::Yellow, Moment::AfterTurn) => Relief::Mask,
+            (Level::Green, _) | (_, Moment::BeforeCall) => Relief::Nothing,
+        }
+    }
+
+    /// The entry that tells followers of a new level. It stands beside the tree, so the context does not change by it.
+    pub fn to_info(&self) -> CustomInfo {
+        let data = serde_json::json!({
+            "level": self.level, "used_tokens": self.used_tokens, "budget_tokens": self.budget_tokens,
+        });
+        CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
+    }
+
+    /// What such an entry says; `None` for another one.
+    pub fn from_info(info: &CustomInfo) -> Option<Self> {
+        let is_pressure = info.custom_type == PRESSURE_INFO;
+        is_pressure.then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    }
+}
+
+impl std::fmt::Display for Pressure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (level, used, budget) = (self.level.as_str(), self.used_tokens, self.budget_tokens);
+        write!(f, "{level}: {used} of {budget} tokens, {:.0} %", self.percent())
+    }
+}

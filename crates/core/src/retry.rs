@@ -1,0 +1,86 @@
+//! Whether a failed model call is tried again, and after how long. Pure: the number of the attempt and a random number are
+//! arguments. Only what passes by itself is tried again, and only by callers that have not shown any output yet.
+
+use crate::port::model::ModelError;
+
+/// The most that the first pause can be; each further one can be twice as long.
+pub const FIRST_PAUSE_MS_MAX: u64 = 500;
+/// No pause of our own is longer.
+pub const PAUSE_MS_MAX: u64 = 30_000;
+/// A provider that asks for more than this is given up: whoever waits is better served by the next model of a chain.
+pub const ASKED_PAUSE_MS_MAX: u64 = 60_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    Wait { ms: u64 },
+    GiveUp,
+}
+
+/// `attempt` is the one that failed, from 1. What a provider asks us to wait goes before our own pause, which is drawn
+/// evenly between nothing and a ceiling that doubles: callers that failed together do not come back together.
+pub fn decide_retry(error: &ModelError, attempt: u32, attempts_max: u32, chance: u64) -> Retry {
+    if !error.is_passing() || attempt >= attempts_max {
+        return Retry::GiveUp;
+    }
+    match error.retry_after_ms() {
+        Some(ms) if ms > ASKED_PAUSE_MS_MAX => Retry::GiveUp,
+        Some(ms) => Retry::Wait { ms },
+        None => Retry::Wait { ms: chance % (pause_ceiling_ms(attempt) + 1) },
+    }
+}
+
+fn pause_ceiling_ms(attempt: u32) -> u64 {
+    let doublings = attempt.saturating_sub(1).min(16);
+    (FIRST_PAUSE_MS_MAX << doublings).min(PAUSE_MS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cut() -> ModelError {
+        ModelError::Cut { model: "m".into(), why: "x".into() }
+    }
+
+    fn limited(retry_after_ms: Option<u64>) -> ModelError {
+        ModelError::RateLimited { model: "m".into(), retry_after_ms }
+    }
+
+    #[test]
+    fn what_does_not_pass_by_itself_is_given_up_at_once() {
+        let refused = ModelError::Refused { model: "m".into(), status: 400, why: "no".into() };
+        assert_eq!(decide_retry(&refused, 1, 5, 7), Retry::GiveUp);
+    }
+
+    #[test]
+    fn the_last_attempt_is_the_last() {
+        assert_eq!(decide_retry(&cut(), 2, 3, 0), Retry::Wait { ms: 0 });
+        assert_eq!(decide_retry(&cut(), 3, 3, 0), Retry::GiveUp);
+        assert_eq!(decide_retry(&cut(), 1, 0, 0), Retry::GiveUp);
+    }
+
+    #[test]
+    fn a_provider_is_given_the_time_it_asks_for_up_to_a_minute() {
+        assert_eq!(decide_retry(&limited(Some(59_000)), 1, 3, 9), Retry::Wait { ms: 59_000 });
+        assert_eq!(decide_retry(&limited(Some(60_000)), 1, 3, 9), Retry::Wait { ms: 60_000 });
+        assert_eq!(decide_retry(&limited(Some(60_001)), 1, 3, 9), Retry::GiveUp);
+    }
+
+    #[test]
+    fn the_ceiling_of_a_pause_doubles_and_ends_at_thirty_seconds() {
+        let ceilings: Vec<u64> = (1..=8).map(pause_ceiling_ms).collect();
+        assert_eq!(ceilings, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+        assert_eq!(pause_ceiling_ms(u32::MAX), 30_000);
+    }
+
+    proptest! {
+        #[test]
+        fn no_pause_is_longer_than_its_ceiling(attempt in 1u32..1000, chance: u64) {
+            let Retry::Wait { ms } = decide_retry(&limited(None), attempt, u32::MAX, chance) else {
+                panic!("given up");
+            };
+            prop_assert!(ms <= pause_ceiling_ms(attempt));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The small protocol by which a model rates its own answer: a last line `<confidence>0.8</confidence>`. People never see
+//! it: it is cut out of the stream as it comes, and out of what goes into the log.
+
+use crate::content::Part;
+
+const OPEN: &str = "<confidence>";
+const CLOSE: &str = "</confidence>";
+/// Longest rating that is waited for; what is longer is ordinary text.
+const RATING_BYTES_MAX: usize = 16;
+
+/// What the model is told, behind its system prompt.
+pub const INSTRUCTION: &str = "End every message with one line that rates how sure you are that it is right, from 0 \
+    to 1, in this form: <confidence>0.8</confidence>. Nobody but the machine reads that line.";
+
+/// Takes the ratings out of an answer's text; the last one counts.
+pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
+    let mut rating = None;
+    for part in parts.iter_mut() {
+        if let Part::Text(text) = part {
+            let mut filter = Filter::default();
+            let mut shown = filter.push(&text.text);
+            shown.push_str(&filter.finish());
+            if filter.rating.is_some() {
+                rating = filter.rating;
+                text.text = shown.trim_end().to_owned();
+            }
+        }
+    }
+    parts.retain(|part| part.as_text() != Some(""));
+    rating
+}
+
+/// Holds back whatever may be the beginning of a rating, and lets through the rest.
+#[derive(Debug, Default)]
+pub struct Filter {
+    held: String,
+    pub rating: Option<f32>,
+}
+
+impl Filter {
+    /// What of the text so far may be shown.
+    pub fn push(&mut self, text: &str) -> String {
+        self.held.push_str(text);
+        let mut shown = String::new();
+        while let Some(at) = self.held.find('<') {
+            shown.push_str(&self.held[..at]);
+            self.held.drain(..at);
+            match read_rating(&self.held) {
+                Reading::Whole { rating, bytes } => {
+                    self.rating = rating.or(self.rating);
+                    self.held.drain(..bytes);
+                }
+                Reading::Partial => return shown,
+                Reading::Other => {
+                    shown.push('<');
+                    self.held.drain(..1);
+                }
+            }
+        }
+        shown.push_str(&self.held);
+        self.held.clear();
+        shown
+    }
+
+    /// What was held back and turned out to be no rating.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+enum Reading {
+    Whole { rating: Option<f32>, bytes: usize },
+    Partial,
+    Other,
+}
+
+fn read_rating(text: &str) -> Reading {
+    let Some(inside) = text.strip_prefix(OPEN) else {
+        return if OPEN.starts_with(text) { Reading::Partial } else { Reading::Other };
+    };
+    match inside.find('<') {
+        Some(at) if at > RATING_BYTES_MAX => Reading::Other,
+        Some(at) if inside[at..].starts_with(CLOSE) => {
+            let rating = inside[..at].trim().parse().ok().filter(|rating| (0.0..=1.0).contains(rating));
+            Reading::Whole { rating, bytes: OPEN.len() + at + CLOSE.len() }
+        }
+        Some(at) if CLOSE.starts_with(&inside[at..]) => Reading::Partial,
+        Some(_) => Reading::Other,
+        None if inside.len() <= RATING_BYTES_MAX => Reading::Partial,
+        None => Reading::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rating_is_cut_out_wherever_the_stream_is_cut() {
+        let text = "It is 4 < 5.\n<confidence>0.85</confidence>";
+        for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+            let mut filter = Filter::default();
+            let shown = filter.push(&text[..cut]) + &filter.push(&text[cut..]) + &filter.finish();
+            assert_eq!((shown.as_str(), filter.rating), ("It is 4 < 5.\n", Some(0.85)), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_rating_stays() {
+        for text in
+            ["<conf", "<confidence>surely not a number at all</confidence>", "a <b> c", "<confidence>0.5<b>"]
+        {
+            let mut filter = Filter::default();
+            assert_eq!(filter.push(text) + &filter.finish(), text);
+            assert_eq!(filter.rating, None);
+        }
+    }
+
+    #[test]
+    fn a_rating_out_of_range_is_no_rating_and_is_not_shown() {
+        let mut parts = vec![Part::text("Yes.<confidence>7</confidence>")];
+        assert_eq!(take_rating(&mut parts), None);
+    }
+
+    #[test]
+    fn a_part_that_held_only_the_rating_goes() {
+        let mut parts = vec![Part::text("Yes."), Part::text("<confidence>0.2</confidence>")];
+        assert_eq!(take_rating(&mut parts), Some(0.2));
+        assert_eq!(parts, [Part::text("Yes.")]);
+    }
+}

@@ -1,0 +1,503 @@
+//! What a turn does next. Every method takes what happened, adds the entries that say so to the step, folds them into
+//! the state, and names what is to be done once they are durable. Nothing here waits, and nothing is decided twice.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::confidence::take_rating;
+use super::state::{BUDGET, CONFIDENCE, CallState, CallStatus, TurnState};
+use super::{Answer, Effect, Input, Step};
+use crate::agent::{Confidence, Limits};
+use crate::content::{Json, Part, ToolCall};
+use crate::entry::{
+    Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction,
+    Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
+    TurnEnded, TurnStarted, UserMessage,
+};
+use crate::id::{EntryId, SessionId, TurnId};
+use crate::policy::{ApprovalMode, Decision, decide};
+use crate::port::tool::{FsScope, ToolSpec, Touch};
+
+/// What holds for one turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    pub session: SessionId,
+    pub turn: TurnId,
+    pub limits: Limits,
+    pub approvals: ApprovalMode,
+    pub fs_scope: FsScope,
+    pub confidence: Option<Confidence>,
+    pub tools: Vec<ToolSpec>,
+    pub trace_id: Option<String>,
+}
+
+impl Rules {
+    pub(super) fn tool(&self, name: &str) -> Option<&ToolSpec> {
+        self.tools.iter().find(|spec| spec.name == name)
+    }
+}
+
+/// One turn. Its state is the fold of its entries; what runs at this moment is all it knows beyond that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    pub(super) rules: Rules,
+    pub(super) state: TurnState,
+    /// Places of calls that run now.
+    pub(super) running: HashSet<usize>,
+    /// Words that came while it runs, not in the tree yet.
+    steered: Vec<(EntryId, Vec<Part>)>,
+}
+
+impl Machine {
+    pub(super) fn new(rules: Rules, state: TurnState) -> Self {
+        Self { rules, state, running: HashSet::new(), steered: Vec::new() }
+    }
+
+    /// Begins a turn with a user's words; `taken` if they had waited in the queue.
+    pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, Step) {
+        let mut machine = Self::new(rules, TurnState::default());
+        let mut step = Step::default();
+        machine.add(&mut step, TurnStarted { trace_id: machine.rules.trace_id.clone() });
+        if let Some(input) = taken {
+            machine.add(&mut step, InputTaken { input });
+        }
+        machine.add(&mut step, words);
+        machine.open_round(&mut step);
+        (machine, step)
+    }
+
+    pub fn state(&self) -> &TurnState {
+        &self.state
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Takes in what happened. After the end nothing happens any more.
+    pub fn advance(&mut self, input: Input) -> Step {
+        let mut step = Step::default();
+        if self.state.ended.is_some() {
+            return step;
+        }
+        match input {
+            Input::Answered { answer, faults, leaf } => self.take_answer(&mut step, answer, &faults, leaf),
+            Input::ModelFailed { code, partial } => self.take_failure(&mut step, code, partial),
+            Input::TooFull { trigger } => self.make_room(&mut step, trigger),
+            Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
+            Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
+            Input::ToolDone(result) => self.take_result(&mut step, result),
+            Input::ApprovalGiven { approval, answer, reason } => {
+                self.take_approval(&mut step, approval, answer, reason)
+            }
+            Input::Steered { input, parts } => self.steered.push((input, parts)),
+            Input::Cancelled { partial } => self.break_off(&mut step, partial, Outcome::Cancelled, None),
+            Input::TimeOver { partial } => {
+                self.break_off(&mut step, partial, Outcome::Limited, Some("wall_time"))
+            }
+        }
+        step
+    }
+
+    pub(super) fn add(&mut self, step: &mut Step, body: impl Into<Body>) {
+        let body = body.into();
+        self.state.apply(&body);
+        step.entries.push(body);
+    }
+
+    /// The next call of the model, unless the turn has had enough of them.
+    pub(super) fn open_round(&mut self, step: &mut Step) {
+        if self.state.round >= self.rules.limits.rounds_max {
+            return self.end(step, Outcome::Limited, Some("round_limit"));
+        }
+        for (input, parts) in std::mem::take(&mut self.steered) {
+            self.add(step, InputTaken { input });
+            self.add(step, UserMessage { parts, origin: None });
+        }
+        let action = Action { kind: ActionKind::Answer, what: String::new() };
+        self.add_round(step, self.state.round + 1, action, None, None);
+        step.effects.push(Effect::CallModel);
+    }
+
+    fn add_round(
+        &mut self,
+        step: &mut Step,
+        number: u32,
+        action: Action,
+        result: Option<RoundResult>,
+        confidence: Option<f32>,
+    ) {
+        let trace_id = self.rules.trace_id.clone();
+        self.add(step, Round { number, action, result, confidence, trace_id });
+    }
+
+    pub(super) fn close_round(&mut self, step: &mut Step, status: RoundStatus, confidence: Option<f32>) {
+        if !self.state.round_is_open {
+            return;
+        }
+        let result = RoundResult {
+            status,
+            tokens: self.state.last_tokens,
+            cost_nano_usd: self.state.last_cost_nano_usd,
+        };
+        self.add_round(step, self.state.round, self.action(), Some(result), confidence);
+    }
+
+    /// What the latest answer wants to do.
+    fn action(&self) -> Action {
+        let names: Vec<&str> = self.state.calls.iter().map(|call| call.call.name.as_str()).collect();
+        let kind = match names.as_slice() {
+            [] => ActionKind::Answer,
+            ["ask_user"] => ActionKind::AskUser,
+            names if names.contains(&"delegate") => ActionKind::Delegate,
+            _ => ActionKind::Tool,
+        };
+        Action { kind, what: names.join(", ") }
+    }
+
+    pub(super) fn end(&mut self, step: &mut Step, outcome: Outcome, code: Option<&str>) {
+        let cost = Some(self.state.cost_nano_usd).filter(|_| !self.state.has_unpriced);
+        let (usage, code) = (Some(self.state.usage), code.map(str::to_owned));
+        self.add(step, TurnEnded { outcome, code, usage, cost_nano_usd: cost });
+        step.effects.clear();
+    }
+
+    fn take_answer(
+        &mut self,
+        step: &mut Step,
+        mut answer: Answer,
+        faults: &BTreeMap<usize, String>,
+        leaf: Option<EntryId>,
+    ) {
+        let rating = self.rules.confidence.and_then(|_| take_rating(&mut answer.parts));
+        self.add_answer(step, answer);
+        match self.doubt(rating) {
+            Doubt::None => self.act_on_answer(step, faults, rating),
+            Doubt::Backtrack => self.backtrack(step, rating, leaf),
+            Doubt::Ask => {
+                let percent = (rating.unwrap_or_default() * 100.0).round();
+                let question = format!("The model is only {percent} % sure of this. Go on?");
+                self.ask(step, question, None, CONFIDENCE);
+                step.effects.push(Effect::AwaitPerson);
+            }
+        }
+    }
+
+    fn add_answer(&mut self, step: &mut Step, answer: Answer) {
+        let Answer { parts, model, usage, cost_nano_usd, stop } = answer;
+        self.add(step, AssistantMessage { parts, model: Some(model), usage, cost_nano_usd, stop });
+    }
+
+    fn doubt(&self, rating: Option<f32>) -> Doubt {
+        let (Some(rules), Some(rating)) = (self.rules.confidence, rating) else { return Doubt::None };
+        if rating < rules.backtrack_below {
+            let may = self.state.backtracks < rules.backtracks_max;
+            return if may { Doubt::Backtrack } else { Doubt::Ask };
+        }
+        if rating < rules.ask_below { Doubt::Ask } else { Doubt::None }
+    }
+
+    /// Leaves the answer behind, and tells the next try what it looked like from here.
+    fn backtrack(&mut self, step: &mut Step, rating: Option<f32>, leaf: Option<EntryId>) {
+        let tried = self.action();
+        self.close_round(step, RoundStatus::Ok, rating);
+        let what =
+            if tried.what.is_empty() { "an answer".to_owned() } else { format!("calling {}", tried.what) };
+        let rating = rating.unwrap_or_default();
+        let summary = format!(
+            "A first try ({what}) was given up because it was rated {rating:.2}. Take another way, or say what is missing."
+        );
+        self.add(step, LeafMoved { to: leaf });
+        self.add(step, BranchSummary { summary, from: None, details: Details::default(), from_hook: false });
+        self.open_round(step);
+    }
+
+    /// Runs, asks for, or refuses each call; an answer without calls ends the turn, unless somebody added words to it.
+    pub(super) fn act_on_answer(
+        &mut self,
+        step: &mut Step,
+        faults: &BTreeMap<usize, String>,
+        rating: Option<f32>,
+    ) {
+        if self.state.calls.is_empty() {
+            self.close_round(step, RoundStatus::Ok, rating);
+            return self.finish(step);
+        }
+        let is_unknown = |call: &CallState| self.rules.tool(&call.call.name).is_none();
+        let is_malformed = !faults.is_empty() || self.state.calls.iter().any(is_unknown);
+        for at in 0..self.state.calls.len() {
+            if self.state.calls[at].status == CallStatus::Open {
+                self.judge(step, at, faults.get(&at));
+            }
+        }
+        if is_malformed {
+            self.close_round(step, RoundStatus::Malformed, rating);
+        }
+        if self.state.corrections > self.rules.limits.corrections_max {
+            return self.break_off(step, None, Outcome::Limited, Some("correction_limit"));
+        }
+        if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
+            // The intent to act, before acting.
+            self.add_round(step, self.state.round, self.action(), None, rating);
+        }
+        self.dispatch(step);
+    }
+
+    fn finish(&mut self, step: &mut Step) {
+        if self.steered.is_empty() {
+            self.end(step, Outcome::Completed, None);
+        } else {
+            self.open_round(step);
+        }
+    }
+
+    fn judge(&mut self, step: &mut Step, at: usize, fault: Option<&String>) {
+        let call = self.state.calls[at].call.clone();
+        let Some(spec) = self.rules.tool(&call.name) else {
+            let known: Vec<&str> = self.rules.tools.iter().map(|spec| spec.name.as_str()).collect();
+            let text = format!("There is no tool {}. There are: {}.", call.name, known.join(", "));
+            return self.add(step, error_result(&call, text));
+        };
+        if let Some(fault) = fault {
+            return self.add(step, error_result(&call, format!("The input does not fit the tool: {fault}")));
+        }
+        let (touch, decision) = (spec.touch, decide(spec, self.rules.approvals, self.rules.fs_scope));
+        match decision {
+            Decision::Run => {}
+            Decision::Refuse { why } => self.add(step, error_result(&call, why)),
+            Decision::Ask => {
+                let (question, kind) = question_of(&call, touch);
+                self.ask(step, question, Some(&call), kind);
+            }
+        }
+    }
+
+    fn ask(&mut self, step: &mut Step, question: String, call: Option<&ToolCall>, kind: &str) {
+        let number = self.state.approvals_asked + 1;
+        let turn = self.rules.turn.to_string();
+        // The tail of a time-ordered id is its random part.
+        let short = &turn[turn.len().saturating_sub(8)..];
+        let approval = format!("{}~{short}.{number}", self.rules.session);
+        let details = serde_json::json!({ "kind": kind, "tool": call.map(|call| &call.name) });
+        let details = Some(Json::from_value(&details));
+        let call_id = call.map(|call| call.call_id.clone());
+        self.add(step, ApprovalAsked { approval, question, call_id, details });
+    }
+
+    /// Starts what may start: looking runs side by side, everything else alone and in order.
+    pub(super) fn dispatch(&mut self, step: &mut Step) {
+        if self.state.all_done() {
+            return self.complete_round(step);
+        }
+        let mut earlier_waits = false;
+        for at in 0..self.state.calls.len() {
+            let call = &self.state.calls[at];
+            let may_run = call.status == CallStatus::Begun && !self.running.contains(&at);
+            let reads = self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Reads);
+            let alone = self.running.is_empty() && !earlier_waits;
+            let only_reads_run = !self.running.iter().any(|at| !self.reads(*at)) && !earlier_waits;
+            if may_run && (alone || (reads && only_reads_run)) {
+                step.effects.push(Effect::RunTool(call.call.clone()));
+                self.running.insert(at);
+            } else if may_run {
+                earlier_waits = true;
+            }
+        }
+        if self.running.is_empty() && step.effects.is_empty() && !self.state.waiting_for().is_empty() {
+            step.effects.push(Effect::AwaitPerson);
+        }
+    }
+
+    fn reads(&self, at: usize) -> bool {
+        let name = self.state.calls.get(at).map(|call| call.call.name.as_str()).unwrap_or_default();
+        self.rules.tool(name).is_some_and(|spec| spec.touch == Touch::Reads)
+    }
+
+    fn complete_round(&mut self, step: &mut Step) {
+        self.close_round(step, RoundStatus::Ok, None);
+        self.open_round(step);
+    }
+
+    fn take_result(&mut self, step: &mut Step, result: ToolResult) {
+        let at = self
+            .running
+            .iter()
+            .copied()
+            .find(|at| self.state.calls.get(*at).is_some_and(|call| call.call.call_id == result.call_id));
+        // A result nobody waits for: the call was broken off in the meantime.
+        let Some(at) = at else { return };
+        self.running.remove(&at);
+        self.add(step, result);
+        self.dispatch(step);
+    }
+
+    fn take_approval(
+        &mut self,
+        step: &mut Step,
+        approval: String,
+        answer: ApprovalAnswer,
+        reason: Option<String>,
+    ) {
+        // The entry is in the log already: it is folded in, and not written again.
+        let answered = crate::entry::ApprovalAnswered { approval, answer, reason };
+        self.state.apply(&Body::ApprovalAnswered(answered));
+        self.go_on_after_answers(step);
+    }
+
+    /// Carries on with whatever a person has answered by now.
+    pub(super) fn go_on_after_answers(&mut self, step: &mut Step) {
+        if let Some(gate) = self.state.gate.clone() {
+            let Some((answer, reason)) = gate.answer else { return };
+            return self.pass_gate(step, &gate.kind, answer, reason);
+        }
+        self.settle_answered_calls(step);
+        if self.state.calls.iter().any(|call| matches!(call.status, CallStatus::Approved { .. })) {
+            // The intent to act, before acting.
+            self.add_round(step, self.state.round, self.action(), None, None);
+        }
+        self.dispatch(step);
+    }
+
+    /// A question that was answered is a result; so is a refusal.
+    fn settle_answered_calls(&mut self, step: &mut Step) {
+        for at in 0..self.state.calls.len() {
+            let (call, status) = (self.state.calls[at].call.clone(), self.state.calls[at].status.clone());
+            let asks = self.rules.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks);
+            match status {
+                CallStatus::Denied { reason } => {
+                    let why = reason.unwrap_or_else(|| "no reason was given".to_owned());
+                    self.add(step, error_result(&call, format!("A person refused this call: {why}")));
+                }
+                CallStatus::Approved { reason } if asks => {
+                    let said = reason.unwrap_or_else(|| "Yes.".to_owned());
+                    self.add(step, result_of(&call, said, IsError::No));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn pass_gate(&mut self, step: &mut Step, kind: &str, answer: ApprovalAnswer, reason: Option<String>) {
+        match (kind, answer) {
+            (BUDGET, ApprovalAnswer::Approved) => step.effects.push(Effect::CallModel),
+            (BUDGET, ApprovalAnswer::Denied) => {
+                self.break_off(step, None, Outcome::Limited, Some("budget_exceeded"))
+            }
+            (_, ApprovalAnswer::Approved) => self.act_on_answer(step, &BTreeMap::new(), None),
+            (_, ApprovalAnswer::Denied) => {
+                let why = reason.unwrap_or_else(|| "Do it another way.".to_owned());
+                for call in self.unanswered() {
+                    self.add(step, error_result(&call, format!("A person did not agree: {why}")));
+                }
+                self.close_round(step, RoundStatus::Ok, None);
+                self.add(step, UserMessage { parts: vec![Part::text(why)], origin: None });
+                self.open_round(step);
+            }
+        }
+    }
+
+    pub(super) fn unanswered(&self) -> Vec<ToolCall> {
+        let open = self.state.calls.iter().filter(|call| call.status != CallStatus::Done);
+        open.map(|call| call.call.clone()).collect()
+    }
+
+    fn take_failure(&mut self, step: &mut Step, code: String, partial: Option<Answer>) {
+        if code == "context_overflow" && self.state.overflows == 0 {
+            return self.make_room(step, Trigger::Overflow);
+        }
+        if let Some(partial) = partial.filter(|partial| !partial.parts.is_empty() || partial.usage.is_some())
+        {
+            self.add_answer(step, Answer { stop: Stop::Error, ..partial });
+        }
+        self.close_round(step, RoundStatus::Error, None);
+        self.end(step, Outcome::Failed, Some(&code));
+    }
+
+    fn make_room(&mut self, step: &mut Step, trigger: Trigger) {
+        step.effects.push(Effect::Compact(trigger));
+    }
+
+    fn take_compaction(&mut self, step: &mut Step, trigger: Trigger, compaction: Option<Compaction>) {
+        match compaction {
+            Some(compaction) => self.add(step, compaction),
+            // Asking again would end the same way.
+            None if trigger == Trigger::Overflow => {
+                self.close_round(step, RoundStatus::Error, None);
+                return self.end(step, Outcome::Failed, Some("context_overflow"));
+            }
+            None => {}
+        }
+        step.effects.push(Effect::CallModel);
+    }
+
+    fn take_over_budget(&mut self, step: &mut Step, question: String, ask: bool) {
+        if ask {
+            self.ask(step, question, None, BUDGET);
+            return step.effects.push(Effect::AwaitPerson);
+        }
+        self.close_round(step, RoundStatus::Error, None);
+        self.end(step, Outcome::Limited, Some("budget_exceeded"));
+    }
+
+    /// Ends the turn in the middle: what was said so far is kept, what was called gets its result.
+    pub(super) fn break_off(
+        &mut self,
+        step: &mut Step,
+        partial: Option<Answer>,
+        outcome: Outcome,
+        code: Option<&str>,
+    ) {
+        if let Some(partial) = partial.filter(|partial| !partial.parts.is_empty() || partial.usage.is_some())
+        {
+            self.add_answer(step, Answer { stop: Stop::Aborted, ..partial });
+        }
+        for call in self.unanswered() {
+            self.add(step, interrupted_result(&call));
+        }
+        self.running.clear();
+        self.close_round(step, RoundStatus::Interrupted, None);
+        self.end(step, outcome, code);
+    }
+}
+
+enum Doubt {
+    None,
+    Backtrack,
+    Ask,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IsError {
+    Yes,
+    No,
+}
+
+fn result_of(call: &ToolCall, text: String, is_error: IsError) -> ToolResult {
+    ToolResult {
+        call_id: call.call_id.clone(),
+        tool: Some(call.name.clone()),
+        parts: vec![Part::text(text)],
+        is_error: is_error == IsError::Yes,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    }
+}
+
+pub(super) fn error_result(call: &ToolCall, text: String) -> ToolResult {
+    result_of(call, text, IsError::Yes)
+}
+
+pub(super) fn interrupted_result(call: &ToolCall) -> ToolResult {
+    let text = crate::project::context::INTERRUPTED.to_owned();
+    ToolResult { interrupted: true, ..result_of(call, text, IsError::Yes) }
+}
+
+fn question_of(call: &ToolCall, touch: Touch) -> (String, &'static str) {
+    if touch == Touch::Asks {
+        let input = call.input.to_value();
+        let question = input["question"].as_str().unwrap_or("The agent asks you something.");
+        return (question.to_owned(), "question");
+    }
+    let input: String = call.input.get().chars().take(400).collect();
+    (format!("May the agent call {} with {input}?", call.name), "tool")
+}

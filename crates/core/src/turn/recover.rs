@@ -1,0 +1,107 @@
+//! Recovery is a fold: the turn's entries give its state, and from any state there is a way on. What may have run before
+//! the crash is not run again, unless its tool says that it may be; what only waited for a person still waits.
+
+use super::machine::{Machine, Rules, interrupted_result};
+use super::state::{CallStatus, TurnState};
+use super::{Effect, Step};
+use crate::agent::OnInterrupt;
+use crate::entry::{Body, LeafMoved, Outcome, RoundStatus, Stop, SystemNote};
+use crate::id::EntryId;
+use crate::port::tool::Replay;
+
+/// What the model is told when a turn goes on after a crash.
+const CONTINUATION: &str = "The work on this was interrupted before it was finished. What was done so far is above; a \
+    call that says it was interrupted may or may not have had its effect, so look before doing it again. Go on from here.";
+
+impl Machine {
+    /// The turn as its entries left it, and the step that brings it on its way again. `before` is the entry the turn
+    /// began behind, for a turn that is rolled back.
+    pub fn recover<'a>(
+        rules: Rules,
+        entries: impl IntoIterator<Item = &'a Body>,
+        on_interrupt: OnInterrupt,
+        before: Option<EntryId>,
+    ) -> (Self, Step) {
+        let mut machine = Self::new(rules, TurnState::fold(entries));
+        let mut step = Step::default();
+        if machine.state.ended.is_none() {
+            machine.resume(&mut step, on_interrupt, before);
+        }
+        (machine, step)
+    }
+
+    fn resume(&mut self, step: &mut Step, on_interrupt: OnInterrupt, before: Option<EntryId>) {
+        if self.state.is_cancel_asked {
+            return self.break_off(step, None, Outcome::Cancelled, None);
+        }
+        if self.is_waiting() {
+            return self.go_on_waiting(step);
+        }
+        if !self.state.has_input || on_interrupt == OnInterrupt::Rollback {
+            self.add(step, LeafMoved { to: before });
+            return self.end(step, Outcome::Cancelled, Some("rolled_back"));
+        }
+        match self.state.answered {
+            // The answer was whole, only the turn's end is missing.
+            Some(Stop::Error) => self.end(step, Outcome::Failed, Some("interrupted")),
+            Some(Stop::Aborted) => self.end(step, Outcome::Cancelled, None),
+            Some(_) if self.state.calls.is_empty() => {
+                self.close_round(step, RoundStatus::Ok, None);
+                self.end(step, Outcome::Completed, None);
+            }
+            Some(_) => self.settle_begun_calls(step),
+            None => self.go_on_with_note(step, RoundStatus::Interrupted),
+        }
+    }
+
+    /// A turn that had stopped for a person was not interrupted: nothing of it ran when the process went away.
+    fn is_waiting(&self) -> bool {
+        let has_gate = self.state.gate.is_some();
+        let is_put = |status: &CallStatus| {
+            matches!(
+                status,
+                CallStatus::Asked { .. } | CallStatus::Approved { .. } | CallStatus::Denied { .. }
+            )
+        };
+        let mut calls = self.state.calls.iter().map(|call| &call.status);
+        has_gate
+            || (calls.clone().any(is_put)
+                && calls.all(|status| is_put(status) || *status == CallStatus::Done))
+    }
+
+    fn go_on_waiting(&mut self, step: &mut Step) {
+        self.go_on_after_answers(step);
+        if step.effects.is_empty() && self.state.ended.is_none() {
+            step.effects.push(Effect::AwaitPerson);
+        }
+    }
+
+    /// Calls that may have run get an interrupted result; those that may be repeated are, and those that never began
+    /// begin.
+    fn settle_begun_calls(&mut self, step: &mut Step) {
+        let mut was_cut = false;
+        for at in 0..self.state.calls.len() {
+            let call = self.state.calls[at].call.clone();
+            let is_safe = self.rules.tool(&call.name).is_some_and(|spec| spec.replay == Replay::Safe);
+            if self.state.calls[at].status == CallStatus::Begun && !is_safe {
+                self.add(step, interrupted_result(&call));
+                was_cut = true;
+            }
+        }
+        if self.state.all_done() && was_cut {
+            return self.go_on_with_note(step, RoundStatus::Interrupted);
+        }
+        if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
+            // They are in the log, and nothing was decided about them: decide now, as if the answer had just come.
+            return self.act_on_answer(step, &Default::default(), None);
+        }
+        self.go_on_after_answers(step);
+    }
+
+    fn go_on_with_note(&mut self, step: &mut Step, status: RoundStatus) {
+        self.close_round(step, status, None);
+        let (text, reason) = (CONTINUATION.to_owned(), Some("continuation".to_owned()));
+        self.add(step, SystemNote { text, reason });
+        self.open_round(step);
+    }
+}

@@ -1,0 +1,485 @@
+//! The turn machine: what it does step by step, and that from every prefix of a turn's log there is a way on.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use sapwood_core::agent::{Confidence, Limits, OnInterrupt};
+use sapwood_core::entry::*;
+use sapwood_core::fixture::{Dice, MemLog};
+use sapwood_core::policy::ApprovalMode;
+use sapwood_core::port::tool::{FsScope, Replay, ToolSpec, Touch};
+use sapwood_core::project::context::Role;
+use sapwood_core::turn::{Answer, Effect, Input, Machine, Rules, Step};
+use sapwood_core::{Body, Draft, EntryId, Json, Part, TimestampMs, TurnId};
+
+use super::cases_of;
+
+fn tool(name: &str, touch: Touch, replay: Replay) -> ToolSpec {
+    let input_schema = Json::parse("{}").unwrap();
+    ToolSpec { name: name.into(), description: String::new(), input_schema, touch, replay }
+}
+
+fn rules() -> Rules {
+    let tools = vec![
+        tool("look", Touch::Reads, Replay::Safe),
+        tool("peek", Touch::Reads, Replay::Never),
+        tool("edit", Touch::Edits, Replay::Never),
+        tool("commit", Touch::Commits, Replay::Never),
+        tool("ask_user", Touch::Asks, Replay::Never),
+    ];
+    Rules {
+        session: "s".parse().unwrap(),
+        turn: TurnId::from_bytes([7; 16]),
+        limits: Limits::default(),
+        approvals: ApprovalMode::Ask,
+        fs_scope: FsScope::Sandboxed,
+        confidence: None,
+        tools,
+        trace_id: None,
+    }
+}
+
+fn words(text: &str) -> UserMessage {
+    UserMessage { parts: vec![Part::text(text)], origin: None }
+}
+
+fn answer(text: &str, calls: &[(&str, &str)]) -> Answer {
+    let mut parts = vec![Part::text(text)];
+    let input = Json::parse(r#"{"question":"which?"}"#).unwrap();
+    parts.extend(calls.iter().map(|(id, name)| Part::tool_call(*id, *name, input.clone())));
+    let stop = if calls.is_empty() { Stop::Stop } else { Stop::ToolUse };
+    let usage = Some(Usage { input: 10, output: 5, ..Usage::default() });
+    Answer { parts, model: "m".into(), usage, cost_nano_usd: Some(3), stop }
+}
+
+fn answered(text: &str, calls: &[(&str, &str)]) -> Input {
+    Input::Answered { answer: answer(text, calls), faults: BTreeMap::new(), leaf: None }
+}
+
+fn done(call_id: &str) -> Input {
+    Input::ToolDone(ToolResult {
+        call_id: call_id.into(),
+        tool: None,
+        parts: vec![Part::text("ok")],
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    })
+}
+
+fn given(approval: &str, answer: ApprovalAnswer, reason: &str) -> Input {
+    Input::ApprovalGiven { approval: approval.into(), answer, reason: Some(reason.into()) }
+}
+
+fn kinds(step: &Step) -> Vec<&'static str> {
+    step.entries.iter().map(|body| body.kind().as_str()).collect()
+}
+
+fn runs(step: &Step) -> Vec<&str> {
+    step.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::RunTool(call) => Some(call.call_id.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn asked(step: &Step) -> String {
+    let asked = step.entries.iter().find_map(|body| match body {
+        Body::ApprovalAsked(asked) => Some(asked.approval.clone()),
+        _ => None,
+    });
+    asked.expect("a person is asked")
+}
+
+fn outcome(machine: &Machine) -> (Outcome, Option<&str>) {
+    let ended = machine.state().ended.as_ref().expect("the turn has ended");
+    (ended.outcome, ended.code.as_deref())
+}
+
+fn begin() -> Machine {
+    Machine::begin(rules(), words("go"), None).0
+}
+
+#[test]
+fn a_turn_without_tools_takes_two_batches() {
+    let (mut machine, first) = Machine::begin(rules(), words("hi"), None);
+    assert_eq!(kinds(&first), ["turn_started", "user_message", "round"]);
+    assert_eq!(first.effects, [Effect::CallModel]);
+    let second = machine.advance(answered("hello", &[]));
+    assert_eq!(kinds(&second), ["assistant_message", "round", "turn_ended"]);
+    assert_eq!((second.effects.len(), outcome(&machine)), (0, (Outcome::Completed, None)));
+    assert_eq!(machine.state().ended.as_ref().unwrap().cost_nano_usd, Some(3));
+}
+
+#[test]
+fn a_call_is_in_the_log_with_its_intent_before_it_runs() {
+    let step = begin().advance(answered("", &[("1", "edit")]));
+    assert_eq!(kinds(&step), ["assistant_message", "round"]);
+    assert_eq!(runs(&step), ["1"]);
+}
+
+#[test]
+fn looking_runs_side_by_side_and_changing_runs_alone_and_in_order() {
+    let mut machine = begin();
+    let first = machine.advance(answered("", &[("1", "look"), ("2", "peek"), ("3", "edit"), ("4", "look")]));
+    assert_eq!(runs(&first), ["1", "2"]);
+    assert_eq!(runs(&machine.advance(done("2"))), [""; 0]);
+    assert_eq!(runs(&machine.advance(done("1"))), ["3"]);
+    assert_eq!(runs(&machine.advance(done("3"))), ["4"]);
+    let last = machine.advance(done("4"));
+    assert_eq!(kinds(&last), ["tool_result", "round", "round"]);
+    assert_eq!(last.effects, [Effect::CallModel]);
+}
+
+#[test]
+fn a_commit_waits_for_a_person_and_runs_when_they_agree() {
+    let mut machine = begin();
+    let step = machine.advance(answered("", &[("1", "commit")]));
+    assert_eq!(step.effects, [Effect::AwaitPerson]);
+    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    assert_eq!((kinds(&step), runs(&step)), (vec!["round"], vec!["1"]));
+}
+
+#[test]
+fn what_a_person_refuses_is_told_to_the_model() {
+    let mut machine = begin();
+    let step = machine.advance(answered("", &[("1", "commit")]));
+    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "not on Friday"));
+    assert_eq!(kinds(&step), ["tool_result", "round", "round"]);
+    assert!(step.entries[0].text().contains("not on Friday"));
+}
+
+#[test]
+fn an_answer_to_a_question_is_the_calls_result() {
+    let mut machine = begin();
+    let step = machine.advance(answered("", &[("1", "ask_user")]));
+    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, "the blue one"));
+    assert_eq!(step.entries[0].text(), "the blue one");
+    assert_eq!(step.effects, [Effect::CallModel]);
+}
+
+#[test]
+fn tool_input_that_does_not_fit_is_corrected_three_times_and_no_more() {
+    let mut machine = begin();
+    let malformed = || Input::Answered {
+        answer: answer("", &[("1", "look")]),
+        faults: BTreeMap::from([(0, "path is missing".to_owned())]),
+        leaf: None,
+    };
+    for _ in 0..3 {
+        assert_eq!(machine.advance(malformed()).effects, [Effect::CallModel]);
+    }
+    machine.advance(malformed());
+    assert_eq!(outcome(&machine), (Outcome::Limited, Some("correction_limit")));
+}
+
+#[test]
+fn a_tool_that_does_not_exist_is_answered_with_those_that_do() {
+    let step = begin().advance(answered("", &[("1", "fly")]));
+    assert!(step.entries[1].text().contains("look, peek"), "{:?}", step.entries);
+    assert_eq!(step.effects, [Effect::CallModel]);
+}
+
+#[test]
+fn a_turn_has_so_many_rounds_and_no_more() {
+    let mut machine = begin();
+    for _ in 0..15 {
+        machine.advance(answered("", &[("1", "look")]));
+        assert_eq!(machine.advance(done("1")).effects, [Effect::CallModel]);
+    }
+    machine.advance(answered("", &[("1", "look")]));
+    machine.advance(done("1"));
+    assert_eq!(outcome(&machine), (Outcome::Limited, Some("round_limit")));
+}
+
+#[test]
+fn cancelling_keeps_what_was_said_and_closes_what_was_called() {
+    let mut machine = begin();
+    machine.advance(answered("", &[("1", "edit"), ("2", "edit")]));
+    let step = machine.advance(Input::Cancelled { partial: None });
+    assert_eq!(kinds(&step), ["tool_result", "tool_result", "round", "turn_ended"]);
+    assert_eq!(machine.advance(done("1")), Step::default(), "a late result is nobody's");
+    let mut machine = begin();
+    let step = machine.advance(Input::Cancelled { partial: Some(answer("half a sen", &[])) });
+    let Body::AssistantMessage(message) = &step.entries[0] else { panic!("{:?}", step.entries) };
+    assert_eq!((message.stop, outcome(&machine)), (Stop::Aborted, (Outcome::Cancelled, None)));
+}
+
+#[test]
+fn words_that_come_in_between_are_heard_before_the_next_call() {
+    let mut machine = begin();
+    let input = EntryId::from_bytes([9; 16]);
+    machine.advance(Input::Steered { input, parts: vec![Part::text("in French")] });
+    let step = machine.advance(answered("done", &[]));
+    assert_eq!(kinds(&step), ["assistant_message", "round", "input_taken", "user_message", "round"]);
+    assert_eq!(step.effects, [Effect::CallModel]);
+}
+
+#[test]
+fn a_full_window_is_compacted_once_and_then_ends_the_turn() {
+    let mut machine = begin();
+    let overflow = || Input::ModelFailed { code: "context_overflow".into(), partial: None };
+    assert_eq!(machine.advance(overflow()).effects, [Effect::Compact(Trigger::Overflow)]);
+    let compaction =
+        Compaction { summary: Some("s".into()), ..Compaction::new(Strategy::Truncate, Trigger::Overflow) };
+    assert_eq!(
+        machine
+            .advance(Input::Compacted { trigger: Trigger::Overflow, compaction: Some(compaction) })
+            .effects,
+        [Effect::CallModel]
+    );
+    machine.advance(overflow());
+    assert_eq!(outcome(&machine), (Outcome::Failed, Some("context_overflow")));
+}
+
+fn rated(rating: f32) -> Input {
+    answered(&format!("maybe <confidence>{rating}</confidence>"), &[])
+}
+
+#[test]
+fn low_confidence_goes_back_twice_and_then_asks_a_person() {
+    let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
+    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    for _ in 0..2 {
+        let step = machine.advance(rated(0.1));
+        assert_eq!(kinds(&step), ["assistant_message", "round", "leaf_moved", "branch_summary", "round"]);
+    }
+    let step = machine.advance(rated(0.1));
+    assert_eq!(step.effects, [Effect::AwaitPerson]);
+    machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    assert_eq!(outcome(&machine), (Outcome::Completed, None));
+}
+
+#[test]
+fn some_doubt_asks_a_person_and_their_no_is_the_next_input() {
+    let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
+    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    let step = machine.advance(rated(0.4));
+    assert_eq!(step.entries[0].text(), "maybe", "the rating is not for people");
+    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "check the docs"));
+    assert_eq!(kinds(&step), ["round", "user_message", "round"]);
+}
+
+#[test]
+fn no_rating_is_unknown_and_triggers_nothing() {
+    let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
+    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    machine.advance(answered("surely", &[]));
+    assert_eq!(outcome(&machine), (Outcome::Completed, None));
+}
+
+#[test]
+fn past_the_budget_a_person_may_let_it_go_on_once_for_the_turn() {
+    let mut machine = begin();
+    let step = machine.advance(Input::OverBudget { question: "spend more?".into(), ask: true });
+    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    assert_eq!(step.effects, [Effect::CallModel]);
+    assert!(machine.state().is_budget_waived);
+    let mut machine = begin();
+    machine.advance(Input::OverBudget { question: String::new(), ask: false });
+    assert_eq!(outcome(&machine), (Outcome::Limited, Some("budget_exceeded")));
+}
+
+/// Plays a whole turn with a world that answers at random, and notes after how many entries each tool was begun.
+struct Played {
+    entries: Vec<Body>,
+    /// Which calls were run, and how long the log was when they were. Ids are unique over the turn.
+    ran: HashMap<String, usize>,
+}
+
+struct World {
+    dice: Dice,
+    calls_made: u32,
+}
+
+impl World {
+    fn answer(&mut self) -> Answer {
+        let names = ["look", "peek", "edit", "commit", "ask_user", "unknown"];
+        let count = if self.dice.one_in(3) { 0 } else { 1 + self.dice.below(3) };
+        let ids: Vec<(String, &str)> = (0..count)
+            .map(|_| {
+                self.calls_made += 1;
+                (format!("c{}", self.calls_made), self.dice.pick(&names).unwrap())
+            })
+            .collect();
+        let calls: Vec<(&str, &str)> = ids.iter().map(|(id, name)| (id.as_str(), *name)).collect();
+        let rating = self.dice.below(10) as f32 / 10.0;
+        answer(&format!("text <confidence>{rating}</confidence>"), &calls)
+    }
+}
+
+fn play(mut machine: Machine, first: Step, seed: u64, before: Vec<Body>) -> (Played, Machine) {
+    let mut world = World { dice: Dice::new(seed), calls_made: 100 * (seed % 1000) as u32 + 1 };
+    let mut played = Played { entries: before, ran: HashMap::new() };
+    let mut pending: Vec<Effect> = Vec::new();
+    let mut step = first;
+    for _ in 0..400 {
+        played.entries.append(&mut step.entries);
+        for effect in &step.effects {
+            if let Effect::RunTool(call) = effect {
+                assert!(played.ran.insert(call.call_id.clone(), played.entries.len()).is_none(), "ran twice");
+            }
+        }
+        pending.append(&mut step.effects);
+        // A person may answer at any time, whether or not all else has come to rest.
+        pending.retain(|effect| *effect != Effect::AwaitPerson);
+        if !machine.state().waiting_for().is_empty() {
+            pending.push(Effect::AwaitPerson);
+        }
+        if machine.state().ended.is_some() {
+            return (played, machine);
+        }
+        assert!(!pending.is_empty(), "a turn that has not ended always waits for something");
+        let next = pending.remove(world.dice.below(pending.len()));
+        let input = happen(next, &machine, &mut world, &mut played.entries, &mut pending);
+        step = machine.advance(input);
+    }
+    panic!("the turn does not end");
+}
+
+fn happen(
+    effect: Effect,
+    machine: &Machine,
+    world: &mut World,
+    log: &mut Vec<Body>,
+    pending: &mut Vec<Effect>,
+) -> Input {
+    if world.dice.one_in(25) {
+        pending.clear();
+        return Input::Cancelled { partial: Some(answer("par", &[])) };
+    }
+    match effect {
+        Effect::CallModel if world.dice.one_in(12) => {
+            Input::ModelFailed { code: "context_overflow".into(), partial: None }
+        }
+        Effect::CallModel => {
+            let answer = world.answer();
+            let is_fault = world.dice.one_in(6) && answer.parts.len() > 1;
+            let faults = if is_fault { BTreeMap::from([(0, "no".to_owned())]) } else { BTreeMap::new() };
+            Input::Answered { answer, faults, leaf: None }
+        }
+        Effect::RunTool(call) => done(&call.call_id),
+        Effect::Compact(trigger) => Input::Compacted { trigger, compaction: None },
+        Effect::AwaitPerson => {
+            let waiting = machine.state().waiting_for();
+            let approval = waiting[world.dice.below(waiting.len())].to_owned();
+            let answer = if world.dice.one_in(3) { ApprovalAnswer::Denied } else { ApprovalAnswer::Approved };
+            let answered = ApprovalAnswered { approval: approval.clone(), answer, reason: None };
+            log.push(answered.clone().into());
+            Input::ApprovalGiven { approval, answer, reason: None }
+        }
+    }
+}
+
+fn random_rules(seed: u64) -> Rules {
+    let confidence = seed.is_multiple_of(2).then(Confidence::default);
+    Rules { confidence, ..rules() }
+}
+
+fn check_whole(entries: &[Body]) {
+    let mut log = MemLog::default();
+    let turn = TurnId::from_bytes([7; 16]);
+    for body in entries {
+        // The machine's leaf moves name no entry of this log; going back to the root is as good a place.
+        log.append(vec![Draft::new(TimestampMs(1), body.clone()).in_turn(turn)]).unwrap();
+    }
+    let context = log.context();
+    let mut open: Vec<String> = Vec::new();
+    for message in &context.messages {
+        match &message.answers {
+            Some(answers) => {
+                assert_eq!(message.role, Role::Tool);
+                assert_eq!(open.remove(0), answers.call_id, "I6");
+            }
+            None => {
+                assert!(open.is_empty(), "I6");
+                let calls = message.parts.iter().filter_map(Part::as_tool_call);
+                open = calls.map(|call| call.call_id.clone()).collect();
+            }
+        }
+    }
+    assert!(open.is_empty(), "I6");
+    let started = entries.iter().filter(|body| body.kind() == Kind::TurnStarted).count();
+    let ended = entries.iter().filter(|body| body.kind() == Kind::TurnEnded).count();
+    assert_eq!((started, ended), (1, 1));
+}
+
+proptest! {
+    #![proptest_config(cases_of(200))]
+
+    /// From every prefix of a turn's log the turn can be recovered, comes to its end, leaves a whole session behind, and
+    /// runs nothing again that may have run, unless its tool says that it may be.
+    #[test]
+    fn every_prefix_of_a_turn_recovers(seed in any::<u64>(), rollback in any::<bool>()) {
+        let rules = random_rules(seed);
+        let (machine, first) = Machine::begin(rules.clone(), words("go"), None);
+        let (played, _) = play(machine, first, seed, Vec::new());
+        check_whole(&played.entries);
+        let on_interrupt = if rollback { OnInterrupt::Rollback } else { OnInterrupt::Continue };
+        for cut in 1..=played.entries.len() {
+            let prefix = &played.entries[..cut];
+            let (machine, step) = Machine::recover(rules.clone(), prefix, on_interrupt, None);
+            if machine.state().ended.is_some() && step == Step::default() {
+                prop_assert_eq!(cut, played.entries.len());
+                continue;
+            }
+            let (again, _) = play(machine, step, seed.wrapping_add(cut as u64), prefix.to_vec());
+            check_whole(&again.entries);
+            for (call, at) in &played.ran {
+                let may_repeat = is_replay_safe(&played.entries, call);
+                prop_assert!(*at > cut || may_repeat || !again.ran.contains_key(call), "{call} ran twice");
+            }
+        }
+    }
+
+    /// The state of a machine is the fold of what it has written: nothing else is needed to recover it.
+    #[test]
+    fn the_state_is_the_fold_of_the_log(seed in any::<u64>()) {
+        let rules = random_rules(seed);
+        let (machine, first) = Machine::begin(rules, words("go"), None);
+        let (played, machine) = play(machine, first, seed, Vec::new());
+        let folded = sapwood_core::turn::TurnState::fold(&played.entries);
+        prop_assert_eq!(&folded, machine.state());
+    }
+}
+
+fn is_replay_safe(entries: &[Body], call_id: &str) -> bool {
+    let calls = entries.iter().flat_map(|body| body.parts().to_vec());
+    let names = calls.filter_map(|part| part.as_tool_call().cloned());
+    names.into_iter().any(|call| call.call_id == call_id && call.name == "look")
+}
+
+#[test]
+fn a_call_that_may_have_run_is_interrupted_and_not_run_again() {
+    let (machine, first) = Machine::begin(rules(), words("go"), None);
+    let mut log = first.entries;
+    let mut live = machine;
+    log.extend(live.advance(answered("", &[("1", "edit")])).entries);
+    let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Continue, None);
+    assert_eq!(kinds(&step), ["tool_result", "round", "system_note", "round"]);
+    assert!(runs(&step).is_empty());
+    let (machine, step) = Machine::recover(rules(), &log, OnInterrupt::Rollback, None);
+    assert_eq!(kinds(&step), ["leaf_moved", "turn_ended"]);
+    assert_eq!(outcome(&machine), (Outcome::Cancelled, Some("rolled_back")));
+}
+
+#[test]
+fn an_approved_call_that_never_began_runs_after_a_restart_and_one_that_began_does_not() {
+    let (mut live, first) = Machine::begin(rules(), words("go"), None);
+    let mut log = first.entries;
+    let step = live.advance(answered("", &[("1", "commit")]));
+    let approval = asked(&step);
+    log.extend(step.entries);
+    let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Rollback, None);
+    assert_eq!(step.effects, [Effect::AwaitPerson], "waiting is no interruption");
+    let answer = ApprovalAnswer::Approved;
+    log.push(ApprovalAnswered { approval: approval.clone(), answer, reason: None }.into());
+    let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Continue, None);
+    assert_eq!(runs(&step), ["1"]);
+    log.extend(step.entries);
+    let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Continue, None);
+    assert!(runs(&step).is_empty(), "it may have run");
+}

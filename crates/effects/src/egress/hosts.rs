@@ -1,0 +1,113 @@
+//! The list of hosts that tools may reach, and the check of an address against it. Pure. Names are compared after the URL
+//! parser that also decides where to connect has normalised them, so no spelling means one host here and another there.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+use super::EgressError;
+use super::address::closed_reason;
+
+/// Most entries of a list.
+pub const HOSTS_MAX: usize = 256;
+/// Longest URL, in bytes.
+pub const URL_BYTES_MAX: usize = 8 << 10;
+/// The port of an entry that names none.
+const HTTPS_PORT: u16 = 443;
+
+/// Exact hosts with their ports. An empty list denies everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AllowedHosts(Vec<Allowed>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Allowed {
+    host: Host<String>,
+    port: u16,
+}
+
+impl AllowedHosts {
+    /// Reads `HOST` or `HOST:PORT` entries. Anything else, such as a wildcard or a URL, is an error: a list that silently
+    /// means less than it says would be trusted for what it says.
+    pub fn parse(entries: &[String]) -> Result<Self, EgressError> {
+        if entries.len() > HOSTS_MAX {
+            return Err(EgressError::TooLarge { what: "allowed_hosts", max: HOSTS_MAX });
+        }
+        entries.iter().map(|entry| parse_entry(entry)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Reads a URL and lets it through if it is https, names a listed host and port, and carries no credentials.
+    pub fn admit(&self, text: &str) -> Result<Url, EgressError> {
+        if text.len() > URL_BYTES_MAX {
+            return Err(EgressError::TooLarge { what: "the URL", max: URL_BYTES_MAX });
+        }
+        // The parser would drop tabs and line breaks without a word.
+        if text.contains(|c: char| c.is_control()) {
+            return Err(EgressError::Url { why: "it has control characters".to_owned() });
+        }
+        let url = Url::parse(text).map_err(|error| EgressError::Url { why: error.to_string() })?;
+        self.admit_url(url)
+    }
+
+    /// As [`Self::admit`], for a URL that is already read, such as a redirect's.
+    pub fn admit_url(&self, mut url: Url) -> Result<Url, EgressError> {
+        if url.scheme() != "https" {
+            return Err(EgressError::Scheme { scheme: url.scheme().to_owned() });
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(EgressError::UserInfo);
+        }
+        let asked = Allowed {
+            host: url.host().map(plain_host).ok_or_else(|| EgressError::Url { why: "no host".to_owned() })?,
+            port: url.port().unwrap_or(HTTPS_PORT),
+        };
+        if !self.0.contains(&asked) {
+            return Err(EgressError::Host { host: asked.host.to_string(), port: asked.port });
+        }
+        if let Some(address) = literal_address(&asked.host) {
+            refuse_closed(&asked.host.to_string(), address)?;
+        }
+        // From here on the name has one spelling: for the resolver, the certificate and the next redirect.
+        url.set_host(Some(&asked.host.to_string()))
+            .map_err(|error| EgressError::Url { why: error.to_string() })?;
+        Ok(url)
+    }
+}
+
+fn refuse_closed(host: &str, address: IpAddr) -> Result<(), EgressError> {
+    match closed_reason(address) {
+        Some(reason) => Err(EgressError::Address { host: host.to_owned(), address, reason: reason.as_str() }),
+        None => Ok(()),
+    }
+}
+
+/// The host without the dot that makes a name absolute.
+fn plain_host(host: Host<&str>) -> Host<String> {
+    match host {
+        Host::Domain(name) => Host::Domain(name.strip_suffix('.').unwrap_or(name).to_owned()),
+        Host::Ipv4(address) => Host::Ipv4(address),
+        Host::Ipv6(address) => Host::Ipv6(address),
+    }
+}
+
+fn literal_address(host: &Host<String>) -> Option<IpAddr> {
+    match host {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some(IpAddr::V4(*address)),
+        Host::Ipv6(address) => Some(IpAddr::V6(*address)),
+    }
+}
+
+fn parse_entry(entry: &str) -> Result<Allowed, EgressError> {
+    let bad = |why: &str| EgressError::Entry { entry: entry.to_owned(), why: why.to_owned() };
+    if entry.is_empty()
+        || entry.contains(|c: char| c.is_whitespace() || c.is_control() || "/\\?#@*%".contains(c))
+    {
+        return Err(bad("an entry is HOST or HOST:PORT, with no scheme, path or wildcard"));
+    }
+    let url = Url::parse(&format!("https://{entry}/")).map_err(|error| bad(&error.to_string()))?;
+    let host = url.host().map(plain_host).ok_or_else(|| bad("it names no host"))?;
+    if let Some(address) = literal_address(&host) {
+        refuse_closed(entry, address).map_err(|error| bad(&error.to_string()))?;
+    }
+    Ok(Allowed { host, port: url.port().unwrap_or(HTTPS_PORT) })
+}

@@ -1,0 +1,358 @@
+//! The way out for tools: https to listed hosts at public addresses, and nothing else. Every hop of a request passes
+//! [`AllowedHosts::admit`], and every connection goes to addresses that [`resolve`] checked. There is no proxy, no cookie,
+//! no decompression, and a limit on time, headers and bytes. `docs/spec/egress.md` is the promise.
+
+pub mod address;
+mod hosts;
+pub mod provider;
+mod resolve;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode};
+use url::Url;
+
+pub use hosts::{AllowedHosts, HOSTS_MAX, URL_BYTES_MAX};
+use resolve::{CheckedResolver, Reach};
+pub use resolve::{Resolver, SystemResolver};
+
+/// Most redirects that are followed.
+pub const REDIRECTS_MAX: usize = 5;
+/// Most headers of a request, and bytes of all of them.
+pub const REQUEST_HEADERS_MAX: usize = 64;
+pub const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Longest body of a request.
+pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
+/// Most headers of an answer, and bytes of all of them where the protocol lets us say so.
+const RESPONSE_HEADERS_MAX: usize = 128;
+const RESPONSE_HEADER_BYTES_MAX: u32 = 64 << 10;
+const CONNECT_MS_MAX: u64 = 10_000;
+const USER_AGENT: &str = concat!("sapwood/", env!("CARGO_PKG_VERSION"));
+
+/// Headers that belong to the connection, which the client alone decides about.
+const RESERVED_HEADERS: &[HeaderName] = &[
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::EXPECT,
+    header::PROXY_AUTHORIZATION,
+    header::ACCEPT_ENCODING,
+];
+/// All that goes along when a redirect leads to another origin. A list of what may go, because any header can hold a key.
+const TRAVELLING_HEADERS: &[HeaderName] =
+    &[header::ACCEPT, header::ACCEPT_LANGUAGE, header::CONTENT_TYPE, header::USER_AGENT];
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EgressError {
+    #[error("allowed_hosts: {entry:?} cannot be used: {why}")]
+    Entry { entry: String, why: String },
+    #[error("the URL cannot be read: {why}")]
+    Url { why: String },
+    #[error("only https is allowed, not {scheme}")]
+    Scheme { scheme: String },
+    #[error("a URL with a user name or password is refused: put credentials into a header")]
+    UserInfo,
+    #[error("{host}:{port} is not in allowed_hosts")]
+    Host { host: String, port: u16 },
+    #[error("{host} leads to {address}, a {reason} address")]
+    Address { host: String, address: IpAddr, reason: &'static str },
+    #[error("{host} cannot be resolved: {why}")]
+    Unresolved { host: String, why: String },
+    #[error("more than {max} redirects")]
+    Redirects { max: usize },
+    #[error("header {name}: {why}")]
+    Header { name: String, why: &'static str },
+    #[error("{what} is over the limit of {max}")]
+    TooLarge { what: &'static str, max: usize },
+    #[error("no complete answer within {after_ms} ms")]
+    TimedOut { after_ms: u64 },
+    #[error("the request failed: {why}")]
+    Failed { why: String },
+}
+
+impl EgressError {
+    pub fn code(&self) -> &'static str {
+        match self {
+            EgressError::Entry { .. } => "egress.entry",
+            EgressError::Url { .. } => "egress.url",
+            EgressError::Scheme { .. } => "egress.scheme",
+            EgressError::UserInfo => "egress.user_info",
+            EgressError::Host { .. } => "egress.host",
+            EgressError::Address { .. } => "egress.address",
+            EgressError::Unresolved { .. } => "egress.unresolved",
+            EgressError::Redirects { .. } => "egress.redirects",
+            EgressError::Header { .. } => "egress.header",
+            EgressError::TooLarge { .. } => "egress.too_large",
+            EgressError::TimedOut { .. } => "egress.timed_out",
+            EgressError::Failed { .. } => "egress.failed",
+        }
+    }
+}
+
+/// How long a request may take, redirects and body included, and how much of the body is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EgressLimits {
+    pub request_ms_max: u64,
+    pub body_bytes_max: usize,
+}
+
+impl Default for EgressLimits {
+    fn default() -> Self {
+        Self { request_ms_max: 60_000, body_bytes_max: 8 << 20 }
+    }
+}
+
+/// One request. Header values may hold secrets, so there is no `Debug`.
+pub struct EgressRequest {
+    pub method: Method,
+    pub url: String,
+    pub headers: HeaderMap,
+    pub body: Option<String>,
+}
+
+/// Whether the body is all that the server sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    Whole,
+    CutAtLimit,
+}
+
+pub struct EgressResponse {
+    /// Where the answer came from, after redirects.
+    pub url: Url,
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+    pub extent: Extent,
+}
+
+/// The client of one session, bound to its hosts.
+#[derive(Clone)]
+pub struct Egress {
+    hosts: AllowedHosts,
+    client: reqwest::Client,
+    limits: EgressLimits,
+}
+
+impl Egress {
+    pub fn new(hosts: AllowedHosts, limits: EgressLimits) -> Result<Self, EgressError> {
+        Self::with_resolver(hosts, limits, Arc::new(SystemResolver))
+    }
+
+    /// As [`Self::new`], asking another resolver. Its answers are checked like any other.
+    pub fn with_resolver(
+        hosts: AllowedHosts,
+        limits: EgressLimits,
+        resolver: Arc<dyn Resolver>,
+    ) -> Result<Self, EgressError> {
+        let checked = CheckedResolver { resolver, reach: Reach::Public };
+        Ok(Self { hosts, client: build_client(client_builder(checked))?, limits })
+    }
+
+    /// A client for tests, which reaches one more address and trusts one more certificate. Not in a build that is shipped.
+    #[cfg(feature = "fixture")]
+    pub fn for_tests(
+        hosts: AllowedHosts,
+        limits: EgressLimits,
+        resolver: Arc<dyn Resolver>,
+        server: IpAddr,
+        root_pem: &str,
+    ) -> Result<Self, EgressError> {
+        let checked = CheckedResolver { resolver, reach: Reach::PublicAnd(server) };
+        let root = reqwest::Certificate::from_pem(root_pem.as_bytes())
+            .map_err(|error| EgressError::Failed { why: error.to_string() })?;
+        let builder = client_builder(checked).tls_certs_only([root]);
+        Ok(Self { hosts, client: build_client(builder)?, limits })
+    }
+
+    /// Sends a request and follows its redirects. Each hop is checked like the first one.
+    pub async fn fetch(&self, request: EgressRequest) -> Result<EgressResponse, EgressError> {
+        let after_ms = self.limits.request_ms_max;
+        tokio::time::timeout(Duration::from_millis(after_ms), self.fetch_hops(request))
+            .await
+            .unwrap_or(Err(EgressError::TimedOut { after_ms }))
+    }
+
+    /// Reads and checks a URL for [`Self::send_hop`].
+    pub(crate) fn admit(&self, url: &str) -> Result<Url, EgressError> {
+        self.hosts.admit(url)
+    }
+
+    /// One hop without following redirects, for callers that read the answer as a stream. The URL is checked here again.
+    pub(crate) async fn send_hop(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Option<String>,
+    ) -> Result<reqwest::Response, EgressError> {
+        let mut hop = Hop { method, url: self.hosts.admit(url)?, headers, body };
+        hop.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        self.send(&hop).await
+    }
+
+    async fn fetch_hops(&self, request: EgressRequest) -> Result<EgressResponse, EgressError> {
+        check_headers(&request.headers)?;
+        if request.body.as_ref().is_some_and(|body| body.len() > REQUEST_BODY_BYTES_MAX) {
+            return Err(EgressError::TooLarge { what: "the request's body", max: REQUEST_BODY_BYTES_MAX });
+        }
+        let url = self.hosts.admit(&request.url)?;
+        let mut hop = Hop { method: request.method, url, headers: request.headers, body: request.body };
+        hop.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.send(&hop).await?;
+            match redirect_target(&hop.url, &response)? {
+                Some(target) => hop = hop.follow(self.hosts.admit_url(target)?, response.status()),
+                None => return self.read_body(hop.url, response).await,
+            }
+        }
+        Err(EgressError::Redirects { max: REDIRECTS_MAX })
+    }
+
+    async fn send(&self, hop: &Hop) -> Result<reqwest::Response, EgressError> {
+        let mut request =
+            self.client.request(hop.method.clone(), hop.url.clone()).headers(hop.headers.clone());
+        if let Some(body) = &hop.body {
+            request = request.body(body.clone());
+        }
+        request.send().await.map_err(read_failure)
+    }
+
+    async fn read_body(
+        &self,
+        url: Url,
+        mut response: reqwest::Response,
+    ) -> Result<EgressResponse, EgressError> {
+        let (mut body, mut extent) = (Vec::new(), Extent::Whole);
+        while let Some(chunk) = response.chunk().await.map_err(read_failure)? {
+            let room = self.limits.body_bytes_max - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if chunk.len() > room {
+                extent = Extent::CutAtLimit;
+                break;
+            }
+        }
+        Ok(EgressResponse {
+            url,
+            status: response.status(),
+            headers: response.headers().clone(),
+            body,
+            extent,
+        })
+    }
+}
+
+/// What is sent next.
+struct Hop {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<String>,
+}
+
+impl Hop {
+    /// The request after a redirect. A POST that is answered with "found" becomes a GET, as browsers do it.
+    fn follow(mut self, target: Url, status: StatusCode) -> Self {
+        let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+        if !keeps_method && self.method != Method::HEAD {
+            self.method = Method::GET;
+            self.body = None;
+            self.headers.remove(header::CONTENT_TYPE);
+        }
+        if target.origin() != self.url.origin() {
+            let headers = std::mem::take(&mut self.headers);
+            self.headers.extend(
+                TRAVELLING_HEADERS
+                    .iter()
+                    .filter_map(|name| headers.get(name).map(|value| (name.clone(), value.clone()))),
+            );
+            self.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        self.url = target;
+        self
+    }
+}
+
+/// Where the answer sends us, if it is a redirect with a place to go.
+fn redirect_target(from: &Url, response: &reqwest::Response) -> Result<Option<Url>, EgressError> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return Ok(None);
+    }
+    let Some(location) = response.headers().get(header::LOCATION) else { return Ok(None) };
+    let text =
+        location.to_str().map_err(|_| EgressError::Url { why: "a redirect that is no text".to_owned() })?;
+    from.join(text).map(Some).map_err(|error| EgressError::Url { why: error.to_string() })
+}
+
+/// Whether these headers may be asked for.
+pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
+    if headers.len() > REQUEST_HEADERS_MAX {
+        return Err(EgressError::TooLarge { what: "the number of headers", max: REQUEST_HEADERS_MAX });
+    }
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > REQUEST_HEADER_BYTES_MAX {
+        return Err(EgressError::TooLarge { what: "the headers' bytes", max: REQUEST_HEADER_BYTES_MAX });
+    }
+    match headers.keys().find(|name| RESERVED_HEADERS.contains(name)) {
+        Some(name) => Err(EgressError::Header {
+            name: name.to_string(),
+            why: "it belongs to the connection and cannot be set",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Reads a header's name and value. The error names the header and never its value, which may be a secret.
+pub fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), EgressError> {
+    let bad = |why| EgressError::Header { name: name.escape_debug().to_string(), why };
+    let parsed_name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("the name is not valid"))?;
+    let mut parsed = HeaderValue::from_str(value)
+        .map_err(|_| bad("the value has a line break or another character that headers cannot hold"))?;
+    parsed.set_sensitive(true);
+    Ok((parsed_name, parsed))
+}
+
+fn client_builder(resolver: CheckedResolver) -> reqwest::ClientBuilder {
+    // The whole process uses one provider; whoever comes second finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .dns_resolver(resolver)
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        .no_proxy()
+        .https_only(true)
+        .no_gzip()
+        .no_brotli()
+        .no_zstd()
+        .no_deflate()
+        .user_agent(USER_AGENT)
+        .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
+        .http1_max_headers(RESPONSE_HEADERS_MAX)
+        .http2_max_header_list_size(RESPONSE_HEADER_BYTES_MAX)
+}
+
+fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError> {
+    builder.build().map_err(read_failure)
+}
+
+/// The refusal of our own resolver if there is one in the chain, else what the client says, without the URL.
+pub(crate) fn read_failure(error: reqwest::Error) -> EgressError {
+    let error = error.without_url();
+    let mut why = error.to_string();
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        if let Some(ours) = inner.downcast_ref::<EgressError>() {
+            return ours.clone();
+        }
+        why = format!("{why}: {inner}");
+        cause = inner.source();
+    }
+    EgressError::Failed { why }
+}

@@ -1,0 +1,270 @@
+//! A request's messages as two sides that take turns, which is what providers can agree on. Pure. Results of tools, notes
+//! of the engine and what a person says stand on the user's side; messages of one side that follow each other become one
+//! turn; results come first in their turn, because they answer the calls right before it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sapwood_core::content::ToolCall;
+use sapwood_core::port::model::{Request, RequestPart, Signature};
+use sapwood_core::project::context::Role;
+use serde_json::{Map, Value, json};
+
+/// The longest call id that every provider takes.
+const CALL_ID_CHARS_MAX: usize = 40;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    User,
+    Assistant,
+}
+
+#[derive(Debug)]
+pub struct Turn<'a> {
+    pub side: Side,
+    pub items: Vec<Item<'a>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Item<'a> {
+    Text(&'a str),
+    /// The engine speaking in the middle of the conversation.
+    Note(&'a str),
+    Reasoning {
+        text: &'a str,
+        signature: &'a str,
+    },
+    Call(&'a ToolCall),
+    Result(Answer<'a>),
+    Media(Media<'a>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    pub call_id: &'a str,
+    pub tool: &'a str,
+    pub parts: &'a [RequestPart],
+    pub is_error: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Media<'a> {
+    pub mime: &'a str,
+    pub name: Option<&'a str>,
+    pub bytes: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MediaKind {
+    Image,
+    Pdf,
+    /// Something that can be read as text.
+    Text,
+    Audio,
+    Other,
+}
+
+/// The request's messages as turns. Reasoning without a signature is left out, as are empty texts and messages.
+pub fn fold_turns(request: &Request) -> Vec<Turn<'_>> {
+    let mut turns: Vec<Turn<'_>> = Vec::new();
+    for message in &request.messages {
+        let side = if message.role == Role::Assistant { Side::Assistant } else { Side::User };
+        let items = message.parts.iter().filter_map(|part| item_of(message.role, part));
+        let items: Vec<Item<'_>> = items.collect();
+        match turns.last_mut() {
+            _ if items.is_empty() => {}
+            Some(turn) if turn.side == side => turn.items.extend(items),
+            _ => turns.push(Turn { side, items }),
+        }
+    }
+    for turn in &mut turns {
+        turn.items.sort_by_key(|item| !matches!(item, Item::Result(_)));
+    }
+    turns
+}
+
+fn item_of(role: Role, part: &RequestPart) -> Option<Item<'_>> {
+    match part {
+        RequestPart::Text(text) if text.trim().is_empty() => None,
+        RequestPart::Text(text) if role == Role::System => Some(Item::Note(text)),
+        RequestPart::Text(text) => Some(Item::Text(text)),
+        RequestPart::Reasoning { text, signature: Some(Signature(signature)) } => {
+            Some(Item::Reasoning { text, signature })
+        }
+        RequestPart::Reasoning { signature: None, .. } => None,
+        RequestPart::ToolCall(call) => Some(Item::Call(call)),
+        RequestPart::ToolResult { call_id, tool, parts, is_error } => {
+            Some(Item::Result(Answer { call_id, tool, parts, is_error: *is_error }))
+        }
+        RequestPart::Media { mime, name, bytes } => {
+            Some(Item::Media(Media { mime, name: name.as_deref(), bytes }))
+        }
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// All its text; what it is when it is no text is said in place of it.
+    pub fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            RequestPart::Text(text) => Some(text.clone()),
+            RequestPart::Media { mime, name, bytes } => {
+                Some(Media { mime, name: name.as_deref(), bytes }.mention())
+            }
+            RequestPart::Reasoning { .. } | RequestPart::ToolCall(_) | RequestPart::ToolResult { .. } => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn media(&self) -> impl Iterator<Item = Media<'a>> {
+        self.parts.iter().filter_map(|part| match part {
+            RequestPart::Media { mime, name, bytes } => Some(Media { mime, name: name.as_deref(), bytes }),
+            _ => None,
+        })
+    }
+}
+
+impl Media<'_> {
+    pub fn kind(&self) -> MediaKind {
+        let mime = self.mime.split(';').next().unwrap_or_default().trim();
+        let is_text = mime.starts_with("text/")
+            || mime.ends_with("+json")
+            || mime.ends_with("+xml")
+            || matches!(
+                mime,
+                "application/json" | "application/xml" | "application/yaml" | "application/toml"
+            );
+        match mime {
+            "application/pdf" => MediaKind::Pdf,
+            _ if mime.starts_with("image/") => MediaKind::Image,
+            _ if mime.starts_with("audio/") => MediaKind::Audio,
+            _ if is_text => MediaKind::Text,
+            _ => MediaKind::Other,
+        }
+    }
+
+    pub fn base64(&self) -> String {
+        STANDARD.encode(self.bytes)
+    }
+
+    pub fn data_url(&self) -> String {
+        format!("data:{};base64,{}", self.mime, self.base64())
+    }
+
+    /// What stands where a model cannot be shown it.
+    pub fn mention(&self) -> String {
+        let name = self.name.unwrap_or("a file");
+        format!("[{name}: {}, {} bytes]", self.mime, self.bytes.len())
+    }
+
+    /// A text with its name above it; a mention of anything else.
+    pub fn as_text(&self) -> String {
+        match self.kind() {
+            MediaKind::Text => {
+                let text = String::from_utf8_lossy(self.bytes);
+                format!("<file name=\"{}\">\n{text}\n</file>", self.name.unwrap_or("unnamed"))
+            }
+            MediaKind::Image | MediaKind::Pdf | MediaKind::Audio | MediaKind::Other => self.mention(),
+        }
+    }
+}
+
+/// A note of the engine for a provider that takes none in the middle.
+pub fn note_text(text: &str) -> String {
+    format!("<system_note>\n{text}\n</system_note>")
+}
+
+/// A call's input as the object that providers demand. What a model once wrote that is no object is shown inside of one.
+pub fn input_object(call: &ToolCall) -> Value {
+    match serde_json::from_str::<Value>(call.input.get()) {
+        Ok(Value::Object(input)) => Value::Object(input),
+        Ok(Value::String(text)) => json!({ "malformed_input": text }),
+        Ok(other) => json!({ "malformed_input": other.to_string() }),
+        Err(_) => json!({ "malformed_input": call.input.get() }),
+    }
+}
+
+/// A call id that every provider takes. Ids that came from elsewhere, or from another provider, may be long or have
+/// characters that are refused; such a one becomes another, the same for the call and its result.
+pub fn wire_call_id(id: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+    if !id.is_empty() && id.len() <= CALL_ID_CHARS_MAX && id.chars().all(fits) {
+        return id.to_owned();
+    }
+    let hash = id
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("call_{hash:016x}")
+}
+
+/// An object from what is there.
+pub fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let there = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value)));
+    Value::Object(there.collect::<Map<String, Value>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sapwood_core::content::Json;
+    use sapwood_core::port::model::{RequestMessage, Thinking};
+
+    fn request(messages: Vec<(Role, Vec<RequestPart>)>) -> Request {
+        let messages = messages.into_iter().map(|(role, parts)| RequestMessage { role, parts }).collect();
+        Request {
+            model: "p/m".into(),
+            system: None,
+            messages,
+            tools: vec![],
+            thinking: Thinking::Off,
+            temperature: None,
+            output_tokens_max: None,
+        }
+    }
+
+    fn text(text: &str) -> RequestPart {
+        RequestPart::Text(text.into())
+    }
+
+    #[test]
+    fn neighbours_of_one_side_become_one_turn_with_results_first() {
+        let result = RequestPart::ToolResult {
+            call_id: "c".into(),
+            tool: "ls".into(),
+            parts: vec![text("out")],
+            is_error: false,
+        };
+        let request = request(vec![
+            (Role::User, vec![text("a")]),
+            (Role::System, vec![text("note")]),
+            (Role::Assistant, vec![text("b")]),
+            (Role::Assistant, vec![text(" "), text("c")]),
+            (Role::System, vec![text("late")]),
+            (Role::Tool, vec![result]),
+        ]);
+        let turns = fold_turns(&request);
+        let shape: Vec<(Side, usize)> = turns.iter().map(|turn| (turn.side, turn.items.len())).collect();
+        assert_eq!(shape, [(Side::User, 2), (Side::Assistant, 2), (Side::User, 2)]);
+        assert!(matches!(turns[2].items[0], Item::Result(_)));
+        assert!(matches!(turns[2].items[1], Item::Note("late")));
+    }
+
+    #[test]
+    fn input_that_is_no_object_is_wrapped() {
+        let input = |text: &str| {
+            let call = ToolCall { call_id: "c".into(), name: "n".into(), input: Json::parse(text).unwrap() };
+            input_object(&call).to_string()
+        };
+        assert_eq!(input(r#"{"a":1}"#), r#"{"a":1}"#);
+        assert_eq!(input(r#""{\"a\":""#), r#"{"malformed_input":"{\"a\":"}"#);
+        assert_eq!(input("[1]"), r#"{"malformed_input":"[1]"}"#);
+    }
+
+    #[test]
+    fn a_call_id_is_kept_where_it_can_be() {
+        assert_eq!(wire_call_id("toolu_01A-b"), "toolu_01A-b");
+        let other = wire_call_id("functions.ls:0");
+        assert!(other.starts_with("call_") && other.len() == 21);
+        assert_eq!(other, wire_call_id("functions.ls:0"));
+        assert_ne!(other, wire_call_id("functions.ls:1"));
+        assert_ne!(wire_call_id(""), "");
+    }
+}

@@ -1,0 +1,279 @@
+//! The demo model: needs no key and no network, and answers the same to the same request. It understands a handful of plain
+//! requests ([`wish`]), calls the tools it is given, writes as many words as it is asked for, and counts tokens, so that
+//! everything around a model can be tried on a new machine. [`reply`] is pure; only the pace of the words is not.
+
+mod summary;
+mod wish;
+mod words;
+
+use std::time::Duration;
+
+use futures_util::stream;
+use sapwood_core::content::ToolCall;
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{
+    ModelError, Piece, PieceStream, Request, RequestMessage, RequestPart, Thinking,
+};
+use sapwood_core::project::context::Role;
+
+use wish::Wish;
+
+const PACE_MS_DEFAULT: u64 = 15;
+/// As a rule of thumb for text: what a token has in bytes.
+const BYTES_PER_TOKEN: usize = 4;
+/// What a picture counts, whatever its size.
+const MEDIA_TOKENS: u64 = 800;
+/// How much of a tool's result is repeated in an answer.
+const QUOTE_CHARS_MAX: usize = 600;
+
+const INTRODUCTION: &str = "\
+Hello, I am Sapwood's demo model. I run inside this program, need no key, and send nothing anywhere.
+
+Sapwood keeps conversations with AI agents as durable sessions: every word, tool call and result is an entry in an \
+append-only tree, so a session can be branched, forked, searched, shared and resumed after a crash.
+
+Things to try with me:
+
+- `list` or `read FILE`: I call the tools of this session, and you see their results
+- `write notes.txt: some text`, `run CMD`, `git status`: these may ask for your approval
+- `read a.txt and read b.txt`: two calls at once
+- `use TOOL {\"json\": \"input\"}`: any tool by name
+- `write 2000 words`: fills the context, and the pressure gauge moves
+- `think about trees`: reasoning, then an answer
+- `what did I say?`: I look into the context I was given
+
+For a real model, set a key such as ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or start Ollama, and choose it by \
+its name: PROVIDER/NAME.";
+
+#[derive(Debug, Clone, Copy)]
+pub struct Demo {
+    pace_ms: u64,
+}
+
+impl Demo {
+    pub fn new(pace_ms: Option<u64>) -> Self {
+        Self { pace_ms: pace_ms.unwrap_or(PACE_MS_DEFAULT) }
+    }
+
+    pub fn call(&self, request: &Request, window_tokens: Option<u64>) -> Result<PieceStream, ModelError> {
+        let input = input_tokens(request);
+        if let Some(window) = window_tokens.filter(|window| input > *window) {
+            let why = format!("{input} tokens, and the demo model has a window of {window}");
+            return Err(ModelError::Overflow { model: request.model.clone(), why });
+        }
+        let pace = Duration::from_millis(self.pace_ms);
+        let pieces = reply(request).into_iter();
+        Ok(Box::pin(stream::unfold(pieces, move |mut pieces| async move {
+            let piece = pieces.next()?;
+            if !pace.is_zero() && matches!(piece, Piece::Text(_) | Piece::Reasoning(_)) {
+                tokio::time::sleep(pace).await;
+            }
+            Some((Ok(piece), pieces))
+        })))
+    }
+}
+
+/// The whole answer to a request.
+pub fn reply(request: &Request) -> Vec<Piece> {
+    let wish = match request.messages.last() {
+        Some(message) if message.role == Role::Tool => Wish::Report,
+        _ => wish::read_wish(&last_user_text(request), &request.tools),
+    };
+    let mut pieces = Vec::new();
+    if request.thinking != Thinking::Off || matches!(wish, Wish::Think(_)) {
+        pieces.extend(word_pieces(&wish.thought(), Piece::Reasoning));
+        pieces.push(Piece::ReasoningEnd { signature: None, redacted: false });
+    }
+    let calls = wish.calls();
+    let text = text_of(&wish, request);
+    let (text, stop) = limit_text(text, request.output_tokens_max, !calls.is_empty());
+    pieces.extend(word_pieces(&text, Piece::Text));
+    for (place, (name, input)) in calls.iter().enumerate() {
+        let index = place as u32;
+        pieces.push(Piece::CallBegan { index, call_id: call_id(request, place), name: name.clone() });
+        pieces.push(Piece::CallInput { index, text: input.to_string() });
+    }
+    let output = pieces.iter().map(piece_bytes).sum::<usize>().div_ceil(BYTES_PER_TOKEN);
+    pieces.push(Piece::Usage(Usage {
+        input: input_tokens(request),
+        output: output as u64,
+        ..Usage::default()
+    }));
+    pieces.push(Piece::Stop(stop));
+    pieces
+}
+
+fn text_of(wish: &Wish, request: &Request) -> String {
+    match wish {
+        Wish::Hello => INTRODUCTION.to_owned(),
+        Wish::Calls(calls) => {
+            let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
+            format!("I use {}.", names.join(" and "))
+        }
+        Wish::NoTool(what) => {
+            let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            format!("To {what} I would need a tool that this session does not have. Its tools: {names}.")
+        }
+        Wish::Words(count) => words::write_words(*count),
+        Wish::Think(what) => {
+            format!(
+                "I have thought about {what}: it grows by adding, ring by ring, and keeps what was there before."
+            )
+        }
+        Wish::Recall => recall(request),
+        Wish::Summary => summarise(request),
+        Wish::Report => report(request),
+        Wish::Other(said) => format!(
+            "You said: \"{}\"\n\nI am only a demo and no real model, so I cannot say much about that. Try `help` to \
+             see what I can do.",
+            quote(said)
+        ),
+    }
+}
+
+/// What a tool brought back.
+fn report(request: &Request) -> String {
+    let results = request.messages.iter().rev().take_while(|message| message.role == Role::Tool);
+    let mut lines: Vec<String> =
+        results.flat_map(|message| message.parts.iter()).filter_map(report_line).collect();
+    lines.reverse();
+    lines.join("\n\n")
+}
+
+fn report_line(part: &RequestPart) -> Option<String> {
+    let RequestPart::ToolResult { tool, parts, is_error, .. } = part else { return None };
+    let text = quote(&joined(parts));
+    Some(match (is_error, text.is_empty()) {
+        (true, _) => format!("{tool} did not work: {text}"),
+        (false, true) => format!("{tool} is done."),
+        (false, false) => format!("{tool} says:\n\n```\n{text}\n```"),
+    })
+}
+
+fn recall(request: &Request) -> String {
+    let said: Vec<String> = user_texts(request).collect();
+    let earlier = said.len().saturating_sub(1);
+    match (said.first(), said.get(earlier.saturating_sub(1))) {
+        (Some(first), Some(last)) if earlier > 0 => format!(
+            "My context has {} messages. You began with \"{}\", and before this you said \"{}\".",
+            request.messages.len(),
+            quote(first),
+            quote(last)
+        ),
+        _ => "This is the first thing you say to me.".to_owned(),
+    }
+}
+
+/// Of the conversation in the request, or of one that the last message tells.
+fn summarise(request: &Request) -> String {
+    let told = summary::summarise_told(&last_user_text(request));
+    if let Some(told) = told {
+        return told;
+    }
+    let said: Vec<String> = user_texts(request).collect();
+    let kept = said.split_last().map(|(_, kept)| kept).unwrap_or_default();
+    let lines = kept
+        .iter()
+        .map(|text| format!("- the user said: {}", quote(text.lines().next().unwrap_or_default())));
+    let calls =
+        request.messages.iter().flat_map(|message| message.parts.iter()).filter_map(|part| match part {
+            RequestPart::ToolCall(ToolCall { name, .. }) => Some(format!("- the tool {name} was used")),
+            _ => None,
+        });
+    let lines: Vec<String> = lines.chain(calls).collect();
+    if lines.is_empty() {
+        "Nothing has happened yet.".to_owned()
+    } else {
+        format!("So far:\n{}", lines.join("\n"))
+    }
+}
+
+fn user_texts(request: &Request) -> impl Iterator<Item = String> {
+    let said = request.messages.iter().filter(|message| message.role == Role::User);
+    said.map(|message| joined(&message.parts)).filter(|text| !text.trim().is_empty())
+}
+
+fn last_user_text(request: &Request) -> String {
+    let is_user = |message: &&RequestMessage| message.role == Role::User;
+    request.messages.iter().rfind(is_user).map(|message| joined(&message.parts)).unwrap_or_default()
+}
+
+fn joined(parts: &[RequestPart]) -> String {
+    let texts = parts.iter().filter_map(|part| match part {
+        RequestPart::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn quote(text: &str) -> String {
+    match text.char_indices().nth(QUOTE_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+fn limit_text(text: String, tokens_max: Option<u32>, has_calls: bool) -> (String, Stop) {
+    let stop = if has_calls { Stop::ToolUse } else { Stop::Stop };
+    let bytes_max = tokens_max.map_or(usize::MAX, |tokens| (tokens as usize).saturating_mul(BYTES_PER_TOKEN));
+    if text.len() <= bytes_max {
+        return (text, stop);
+    }
+    let at = (0..=bytes_max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    (text[..at].to_owned(), Stop::Length)
+}
+
+fn word_pieces(text: &str, piece: fn(String) -> Piece) -> Vec<Piece> {
+    text.split_inclusive(' ').map(|word| piece(word.to_owned())).collect()
+}
+
+fn piece_bytes(piece: &Piece) -> usize {
+    match piece {
+        Piece::Text(text) | Piece::Reasoning(text) | Piece::CallInput { text, .. } => text.len(),
+        Piece::CallBegan { name, .. } => name.len(),
+        Piece::ReasoningEnd { .. } | Piece::Usage(_) | Piece::Stop(_) => 0,
+    }
+}
+
+fn input_tokens(request: &Request) -> u64 {
+    let system = request.system.as_ref().map_or(0, String::len);
+    let tools: usize =
+        request.tools.iter().map(|tool| tool.description.len() + tool.input_schema.get().len()).sum();
+    let bytes = (system + tools).div_ceil(BYTES_PER_TOKEN) as u64;
+    let parts = request.messages.iter().flat_map(|message| message.parts.iter());
+    bytes + parts.map(part_tokens).sum::<u64>()
+}
+
+fn part_tokens(part: &RequestPart) -> u64 {
+    let tokens = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+    match part {
+        RequestPart::Text(text) | RequestPart::Reasoning { text, .. } => tokens(text.len()),
+        RequestPart::ToolCall(call) => tokens(call.name.len() + call.input.get().len()),
+        RequestPart::ToolResult { parts, .. } => parts.iter().map(part_tokens).sum(),
+        RequestPart::Media { .. } => MEDIA_TOKENS,
+    }
+}
+
+/// The same for the same request, and different for any other one of the session.
+fn call_id(request: &Request, place: usize) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut mix = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    };
+    for part in request.messages.iter().flat_map(|message| message.parts.iter()) {
+        match part {
+            RequestPart::Text(text) => mix(text.as_bytes()),
+            RequestPart::ToolCall(call) => mix(call.call_id.as_bytes()),
+            RequestPart::ToolResult { call_id, .. } => mix(call_id.as_bytes()),
+            RequestPart::Reasoning { .. } | RequestPart::Media { .. } => mix(b"."),
+        }
+        mix(&[0xff]);
+    }
+    format!("demo_{hash:016x}_{place}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! A summary of a conversation that is told in one message, line by line as `speaker: words`: an extract, always the same. What
+//! an earlier summary listed is kept.
+
+/// Most lines of each kind that an extract keeps, and how long each may be.
+const LINES_MAX: usize = 30;
+const LINE_CHARS_MAX: usize = 200;
+
+/// None when the text tells no conversation.
+pub fn summarise_told(text: &str) -> Option<String> {
+    let kept = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
+    let asked = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));
+    let answered = extract(text, |line| line.strip_prefix("assistant: ").map(str::to_owned));
+    let called = extract(text, |line| line.strip_prefix("[calls ")?.strip_suffix(']').map(str::to_owned));
+    let (goal, rest) = asked.split_first()?;
+    let mut summary = format!("## Goal\n- {goal}\n");
+    let sections = [
+        ("Facts", kept),
+        ("Asked since", rest.to_vec()),
+        ("Answered", answered),
+        ("Done", called.into_iter().map(|call| format!("called {call}")).collect()),
+    ];
+    for (name, lines) in sections.iter().filter(|(_, lines)| !lines.is_empty()) {
+        summary.push_str(&format!("## {name}\n- {}\n", lines.join("\n- ")));
+    }
+    Some(summary)
+}
+
+/// The first and the newest of what is found: the middle of a long story is what can be missed.
+fn extract(text: &str, find: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut found: Vec<String> =
+        text.lines().filter_map(find).filter(|line| !line.trim().is_empty()).map(shorten).collect();
+    if found.len() > LINES_MAX {
+        found.drain(LINES_MAX / 2..found.len() - LINES_MAX / 2);
+    }
+    found
+}
+
+fn shorten(line: String) -> String {
+    match line.char_indices().nth(LINE_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
+}

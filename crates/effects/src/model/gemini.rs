@@ -1,0 +1,266 @@
+//! Google's Gemini API. It signs its calls rather than its reasoning, and wants to see those signatures again within a turn;
+//! here they travel with a reasoning part in front of the call. A reply's end is told by its finish reason alone.
+
+use reqwest::header::HeaderName;
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use serde_json::{Value, json};
+
+use super::conversation::{
+    Answer, Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object,
+};
+use super::fail::Complaint;
+use super::key::Key;
+use super::sse::Framing;
+use super::table::{Row, ThinkingStyle};
+use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+
+/// Signatures carry their vendor, so that no other provider is sent them.
+const SIGNED: &str = "gemini:call:";
+/// What the provider documents for calls that it did not sign itself, or whose signature is gone after a restart.
+const UNSIGNED: &str = "skip_thought_signature_validator";
+
+pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {
+    let key = key.and_then(|key| key.header(""));
+    Ask {
+        url: format!("{base_url}/v1beta/models/{name}:streamGenerateContent?alt=sse"),
+        headers: key.map(|key| (HeaderName::from_static("x-goog-api-key"), key)).into_iter().collect(),
+        body: body(name, request, row),
+        framing: Framing::Events,
+    }
+}
+
+fn body(name: &str, request: &Request, row: &Row) -> Value {
+    let turns = fold_turns(request);
+    let mut contents = Vec::new();
+    // A conversation must begin with the user.
+    if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
+        contents.push(json!({"role": "user", "parts": [{"text": "(The conversation goes on.)"}]}));
+    }
+    for turn in &turns {
+        match turn.side {
+            Side::Assistant => push_content("model", model_parts(turn, must_sign(name)), &mut contents),
+            Side::User => push_user_contents(turn, &mut contents),
+        }
+    }
+    let tools = request.tools.iter().map(|tool| {
+        json!({
+            "name": tool.name,
+            "description": tool.description,
+            "parametersJsonSchema": tool.input_schema.to_value(),
+        })
+    });
+    let tools: Vec<Value> = tools.collect();
+    let system = request.system.as_deref().filter(|text| !text.trim().is_empty());
+    let config = object([
+        ("temperature", request.temperature.map(|value| json!(value))),
+        ("maxOutputTokens", request.output_tokens_max.map(|tokens| json!(tokens))),
+        ("thinkingConfig", think(request.thinking, row)),
+    ]);
+    let has_config = config.as_object().is_some_and(|config| !config.is_empty());
+    object([
+        ("systemInstruction", system.map(|text| json!({"parts": [{"text": text}]}))),
+        ("contents", Some(Value::Array(contents))),
+        ("tools", (!tools.is_empty()).then(|| json!([{"functionDeclarations": tools}]))),
+        ("generationConfig", has_config.then_some(config)),
+    ])
+}
+
+/// From its third generation on, a model refuses calls of this turn without a signature.
+fn must_sign(name: &str) -> bool {
+    let version = name.strip_prefix("gemini-").unwrap_or_default();
+    let major: String = version.chars().take_while(char::is_ascii_digit).collect();
+    major.parse().is_ok_and(|major: u32| major >= 3)
+}
+
+fn think(thinking: Thinking, row: &Row) -> Option<Value> {
+    let (level, budget) = match thinking {
+        Thinking::Off => return None,
+        Thinking::Low => ("low", 2_048),
+        Thinking::Medium => ("medium", 8_192),
+        Thinking::High => ("high", 24_576),
+    };
+    match row.thinking {
+        ThinkingStyle::None => None,
+        ThinkingStyle::Budget => Some(json!({"includeThoughts": true, "thinkingBudget": budget})),
+        _ => Some(json!({"includeThoughts": true, "thinkingLevel": level})),
+    }
+}
+
+fn push_content(role: &str, parts: Vec<Value>, contents: &mut Vec<Value>) {
+    if !parts.is_empty() {
+        contents.push(json!({"role": role, "parts": parts}));
+    }
+}
+
+fn model_parts(turn: &Turn<'_>, must_sign: bool) -> Vec<Value> {
+    let mut parts = Vec::new();
+    let mut signature: Option<&str> = None;
+    let mut is_first_call = true;
+    for item in &turn.items {
+        match item {
+            Item::Reasoning { signature: signed, .. } => {
+                signature = signed.strip_prefix(SIGNED).or(signature)
+            }
+            Item::Call(call) => {
+                let call = json!({"name": call.name, "args": input_object(call)});
+                let needed = (must_sign && is_first_call).then_some(UNSIGNED);
+                let signed = signature.take().or(needed);
+                is_first_call = false;
+                parts.push(object([
+                    ("functionCall", Some(call)),
+                    ("thoughtSignature", signed.map(|signed| json!(signed))),
+                ]));
+            }
+            Item::Text(text) => parts.push(json!({"text": text})),
+            Item::Note(_) | Item::Result(_) | Item::Media(_) => {}
+        }
+    }
+    parts
+}
+
+/// Results have a content of their own, with exactly as many parts as there were calls.
+fn push_user_contents(turn: &Turn<'_>, contents: &mut Vec<Value>) {
+    let mut results = Vec::new();
+    let mut said = Vec::new();
+    for item in &turn.items {
+        match item {
+            Item::Result(answer) => {
+                results.push(result(answer));
+                said.extend(answer.media().filter_map(|media| shown_part(&media)));
+            }
+            Item::Text(text) => said.push(json!({"text": text})),
+            Item::Note(text) => said.push(json!({"text": note_text(text)})),
+            Item::Media(media) => {
+                said.push(shown_part(media).unwrap_or_else(|| json!({"text": media.as_text()})));
+            }
+            Item::Reasoning { .. } | Item::Call(_) => {}
+        }
+    }
+    push_content("user", results, contents);
+    push_content("user", said, contents);
+}
+
+fn result(answer: &Answer<'_>) -> Value {
+    let field = if answer.is_error { "error" } else { "result" };
+    json!({"functionResponse": {"name": answer.tool, "response": {field: answer.text()}}})
+}
+
+fn shown_part(media: &Media<'_>) -> Option<Value> {
+    match media.kind() {
+        MediaKind::Image | MediaKind::Pdf | MediaKind::Audio => {
+            Some(json!({"inlineData": {"mimeType": media.mime, "data": media.base64()}}))
+        }
+        MediaKind::Text | MediaKind::Other => None,
+    }
+}
+
+/// Reads the stream: chunks that each have some parts, the last one with a finish reason.
+#[derive(Default)]
+pub struct Decoder {
+    calls: u32,
+    is_reasoning: bool,
+    stop: Option<Stop>,
+}
+
+impl Decode for Decoder {
+    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        let chunk = parse_frame(frame)?;
+        if !chunk.is_object() {
+            return Err(DecodeError::Malformed("a chunk that is no object".into()));
+        }
+        if chunk.get("error").is_some() {
+            return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
+        }
+        let candidate = &chunk["candidates"][0];
+        for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
+            self.take_part(part, pieces)?;
+        }
+        take_usage(&chunk["usageMetadata"], pieces);
+        if chunk["promptFeedback"]["blockReason"].is_string() {
+            self.stop = Some(Stop::ContentFilter);
+        }
+        if let Some(reason) = candidate["finishReason"].as_str() {
+            self.close_reasoning(None, pieces);
+            self.stop = Some(stop_of(reason));
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> End {
+        match self.stop {
+            Some(Stop::Stop) if self.calls > 0 => End::IfNothingMore(Stop::ToolUse),
+            Some(stop) => End::IfNothingMore(stop),
+            None => End::NotYet,
+        }
+    }
+}
+
+impl Decoder {
+    fn take_part(&mut self, part: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        if let Some(call) = part.get("functionCall") {
+            let name = call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a call"))?;
+            let id = call["id"].as_str().filter(|id| !id.is_empty());
+            let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
+            self.close_reasoning(part["thoughtSignature"].as_str(), pieces);
+            let index = self.calls;
+            self.calls = self.calls.saturating_add(1);
+            pieces.push(Piece::CallBegan { index, call_id, name: name.to_owned() });
+            let args = call.get("args").filter(|args| !args.is_null());
+            pieces.extend(args.map(|args| Piece::CallInput { index, text: args.to_string() }));
+            return Ok(());
+        }
+        match part["text"].as_str() {
+            None | Some("") => {}
+            Some(text) if part["thought"].as_bool() == Some(true) => {
+                self.is_reasoning = true;
+                pieces.push(Piece::Reasoning(text.to_owned()));
+            }
+            Some(text) => {
+                self.close_reasoning(None, pieces);
+                pieces.push(Piece::Text(text.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// A signature without any reasoning that was shown stands for reasoning that was not.
+    fn close_reasoning(&mut self, signed: Option<&str>, pieces: &mut Vec<Piece>) {
+        let was_shown = std::mem::take(&mut self.is_reasoning);
+        if was_shown || signed.is_some() {
+            let signature = signed.map(|signed| Signature(format!("{SIGNED}{signed}").into()));
+            pieces.push(Piece::ReasoningEnd { signature, redacted: !was_shown });
+        }
+    }
+}
+
+/// What was read from the cache is part of the prompt's count; thoughts are not part of the answer's.
+fn take_usage(usage: &Value, pieces: &mut Vec<Piece>) {
+    if !usage.is_object() {
+        return;
+    }
+    let count = |name: &str| usage[name].as_u64().unwrap_or(0);
+    let cache_read = count("cachedContentTokenCount");
+    let reasoning = count("thoughtsTokenCount");
+    let prompt = count("promptTokenCount").saturating_add(count("toolUsePromptTokenCount"));
+    pieces.push(Piece::Usage(Usage {
+        input: prompt.saturating_sub(cache_read),
+        output: count("candidatesTokenCount").saturating_add(reasoning),
+        cache_read,
+        cache_write: 0,
+        reasoning,
+    }));
+}
+
+fn stop_of(reason: &str) -> Stop {
+    match reason {
+        "MAX_TOKENS" => Stop::Length,
+        "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "TOO_MANY_TOOL_CALLS" | "OTHER" => Stop::Error,
+        "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
+            Stop::ContentFilter
+        }
+        _ if reason.starts_with("IMAGE_") => Stop::ContentFilter,
+        // STOP, and names of their own that servers have for a reply that is simply over.
+        _ => Stop::Stop,
+    }
+}

@@ -1,0 +1,252 @@
+//! Models behind the seam of `core/src/port/model.rs`. [`Models`] finds the adapter for a name, the key and the address for
+//! its provider, and makes the call. Durable messages were projected to a request before; each adapter writes that in its
+//! provider's shape ([`conversation`] has what they share) and reads the stream that comes back ([`wire`]).
+//!
+//! Why the adapters are our own: `docs/adr/0009-own-model-adapters.md`.
+
+mod anthropic;
+mod conversation;
+pub mod demo;
+mod fail;
+mod gemini;
+mod key;
+mod ollama;
+mod openai;
+pub mod scripted;
+mod settings;
+pub mod sse;
+mod table;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use reqwest::{Client, Url};
+use sapwood_core::port::model::{Model, ModelError, ModelFacts, PieceStream, Request};
+
+pub use key::{EnvironmentKeys, Key, KeySource};
+pub use settings::{ProviderKind, ProviderSettings, Settings, SettingsError};
+pub use wire::ANSWER_BYTES_MAX;
+
+use crate::egress::provider::provider_client;
+use demo::Demo;
+use scripted::Scripted;
+use settings::{KeyNeed, Place};
+use table::Table;
+use wire::{Decode, Wire};
+
+/// Every model that can be called by name: `PROVIDER/NAME`, `demo`, `scripted/NAME` or `scripted:FILE`.
+pub struct Models {
+    providers: BTreeMap<String, Provider>,
+    table: Table,
+    keys: Arc<dyn KeySource>,
+    demo: Demo,
+    scripts_dir: Option<PathBuf>,
+    /// Cassettes by the model's name: a call counter goes on for as long as the process lives.
+    cassettes: Mutex<BTreeMap<String, Arc<Scripted>>>,
+}
+
+struct Provider {
+    place: Place,
+    /// Made when it is first needed: what needs no network must work where there is none.
+    client: OnceLock<Client>,
+}
+
+enum Route<'a> {
+    Demo,
+    Scripted(Arc<Scripted>),
+    Provider { name: &'a str, provider: &'a Provider, model: &'a str },
+}
+
+impl Models {
+    /// Nothing is read or connected to before a call.
+    pub fn new(settings: Settings, keys: Arc<dyn KeySource>) -> Result<Self, SettingsError> {
+        let table = Table::load(settings.table.as_deref())?;
+        let demo = Demo::new(settings.demo_pace_ms);
+        let scripts_dir = settings.scripts_dir.clone();
+        let places = settings.places()?;
+        let providers =
+            places.into_iter().map(|(name, place)| (name, Provider { place, client: OnceLock::new() }));
+        Ok(Self {
+            providers: providers.collect(),
+            table,
+            keys,
+            demo,
+            scripts_dir,
+            cassettes: Mutex::default(),
+        })
+    }
+
+    fn route<'a>(&'a self, model: &'a str) -> Result<Route<'a>, ModelError> {
+        if model == "demo" || model.starts_with("demo/") {
+            return Ok(Route::Demo);
+        }
+        if let Some(path) = model.strip_prefix("scripted:") {
+            return self.cassette(model, vec![PathBuf::from(path)]).map(Route::Scripted);
+        }
+        let (name, rest) = model.split_once('/').ok_or_else(|| self.unknown(model))?;
+        if name == "scripted" {
+            return self.named_cassette(model, rest).map(Route::Scripted);
+        }
+        let provider = self.providers.get(name).filter(|_| !rest.is_empty());
+        let provider = provider.ok_or_else(|| self.unknown(model))?;
+        Ok(Route::Provider { name, provider, model: rest })
+    }
+
+    fn unknown(&self, model: &str) -> ModelError {
+        let names: Vec<&str> = self.providers.keys().map(String::as_str).collect();
+        let why = format!(
+            "a name is PROVIDER/NAME with a provider of {}, or demo, which needs no key",
+            names.join(", ")
+        );
+        ModelError::Unknown { model: model.to_owned(), why }
+    }
+
+    fn named_cassette(&self, model: &str, name: &str) -> Result<Arc<Scripted>, ModelError> {
+        let is_plain = !name.is_empty() && !name.contains(['/', '\\']) && !name.starts_with('.');
+        let Some(dir) = self.scripts_dir.as_ref().filter(|_| is_plain) else {
+            let why =
+                "no directory with a cassette of this name is set; scripted:FILE names a file".to_owned();
+            return Err(ModelError::Unknown { model: model.to_owned(), why });
+        };
+        self.cassette(model, vec![dir.join(format!("{name}.toml")), dir.join(format!("{name}.json"))])
+    }
+
+    fn cassette(&self, model: &str, paths: Vec<PathBuf>) -> Result<Arc<Scripted>, ModelError> {
+        let mut cassettes = self.cassettes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cassettes.get(model) {
+            return Ok(known.clone());
+        }
+        let path = paths.iter().find(|path| path.is_file()).unwrap_or(&paths[0]);
+        let read = Scripted::read(path)
+            .map_err(|error| ModelError::Unknown { model: model.to_owned(), why: error.to_string() })?;
+        let scripted = Arc::new(read);
+        cassettes.insert(model.to_owned(), scripted.clone());
+        Ok(scripted)
+    }
+
+    /// The models that local servers have now, for people to choose from. A server that is not there has none.
+    pub async fn local_names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, provider) in &self.providers {
+            if provider.place.kind == ProviderKind::Ollama
+                && let Ok(client) = provider.client(name)
+            {
+                let found = ollama::list_names(&client, &provider.place.base_url).await;
+                names.extend(found.into_iter().map(|model| format!("{name}/{model}")));
+            }
+        }
+        names
+    }
+
+    async fn call_provider(
+        &self,
+        name: &str,
+        provider: &Provider,
+        model: &str,
+        request: &Request,
+    ) -> Result<PieceStream, ModelError> {
+        let key = self.find_key(provider, &request.model)?;
+        let place = &provider.place;
+        let row = self.table.row_or_kin(name, place.kind.built_in(), model);
+        let (base_url, key_ref) = (place.base_url.as_str(), key.as_ref());
+        let (ask, decoder): (_, Box<dyn Decode>) = match place.kind {
+            ProviderKind::Anthropic => (
+                anthropic::ask(base_url, model, request, &row, key_ref),
+                Box::new(anthropic::Decoder::default()),
+            ),
+            ProviderKind::Openai | ProviderKind::OpenaiCompatible => {
+                let dialect = match place.kind {
+                    ProviderKind::Openai => openai::Dialect::Own,
+                    _ => openai::Dialect::Compatible,
+                };
+                let ask = openai::ask(base_url, dialect, model, request, &row, key_ref);
+                (ask, Box::new(openai::Decoder::default()))
+            }
+            ProviderKind::Gemini => {
+                (gemini::ask(base_url, model, request, &row, key_ref), Box::new(gemini::Decoder::default()))
+            }
+            ProviderKind::Ollama => {
+                (ollama::ask(base_url, model, request, &row, key_ref), Box::new(ollama::Decoder::default()))
+            }
+        };
+        let client = provider.client(&request.model)?;
+        let wire = Wire { client, model: request.model.clone(), key, idle_ms: place.idle_ms };
+        wire.open(ask, decoder).await
+    }
+
+    fn find_key(&self, provider: &Provider, model: &str) -> Result<Option<Key>, ModelError> {
+        let place = &provider.place;
+        let found = place.key_variables.iter().find_map(|variable| self.keys.find_key(variable));
+        let found = found.filter(|key| !key.is_empty());
+        if found.as_ref().is_some_and(|key| key.header("").is_none()) {
+            let why = "it has characters that no header can carry".to_owned();
+            return Err(ModelError::KeyRefused { model: model.to_owned(), status: 0, why });
+        }
+        match (found, place.key_need) {
+            (None, KeyNeed::Needed) => {
+                let variable = place.key_variables.first().cloned().unwrap_or_default();
+                Err(ModelError::NoKey { model: model.to_owned(), variable })
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    fn has_key(&self, place: &Place) -> bool {
+        place.key_need == KeyNeed::Optional
+            || place.key_variables.iter().any(|variable| self.keys.find_key(variable).is_some())
+    }
+}
+
+impl Provider {
+    fn client(&self, model: &str) -> Result<Client, ModelError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client.clone());
+        }
+        let unreachable = |why: String| ModelError::Unreachable { model: model.to_owned(), why };
+        let url = Url::parse(&self.place.base_url).map_err(|error| unreachable(error.to_string()))?;
+        let client = provider_client(&url, self.place.proxy.as_deref())
+            .map_err(|error| unreachable(format!("a client cannot be made: {error}")))?;
+        Ok(self.client.get_or_init(|| client).clone())
+    }
+}
+
+#[async_trait]
+impl Model for Models {
+    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+        match self.route(&request.model)? {
+            Route::Demo => self.demo.call(request, self.facts("demo").window_tokens),
+            Route::Scripted(scripted) => scripted.call(request),
+            Route::Provider { name, provider, model } => {
+                self.call_provider(name, provider, model, request).await
+            }
+        }
+    }
+
+    fn facts(&self, model: &str) -> ModelFacts {
+        match self.route(model) {
+            Ok(Route::Demo) => self.table.row("demo", "demo").facts(),
+            Ok(Route::Scripted(scripted)) => scripted.facts(),
+            Ok(Route::Provider { name, provider, model }) => {
+                self.table.row_or_kin(name, provider.place.kind.built_in(), model).facts()
+            }
+            Err(_) => ModelFacts::default(),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names = vec!["demo".to_owned()];
+        for (name, _) in self.providers.iter().filter(|(_, provider)| self.has_key(&provider.place)) {
+            names.extend(self.table.names(name).map(|model| format!("{name}/{model}")));
+        }
+        names
+    }
+}
+
+/// An id for a call whose provider gave it none. Chance keeps it apart from every other call of a session.
+fn fresh_call_id() -> String {
+    format!("call_{:016x}", RandomState::new().build_hasher().finish())
+}

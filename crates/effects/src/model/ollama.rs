@@ -1,0 +1,271 @@
+//! Ollama's own chat API: local models, lines of JSON. The window is sent with each call, because the server otherwise drops
+//! the beginning of a conversation without saying so.
+
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::header::AUTHORIZATION;
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use serde_json::{Value, json};
+
+use super::conversation::{Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object};
+use super::fail::Complaint;
+use super::key::Key;
+use super::sse::Framing;
+use super::table::Row;
+use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+
+/// Says that reasoning came in the field `thinking` and is to go back in it.
+const SHOWN: &str = "ollama:thinking";
+const PORT: u16 = 11_434;
+/// How long a list of models is waited for, and how many of them are taken.
+const LIST_MS_MAX: u64 = 1_000;
+const NAMES_MAX: usize = 1_000;
+
+/// The base URL that `OLLAMA_HOST` stands for: it may lack a scheme, a host or a port, and may name every interface.
+pub fn base_url_of(host: &str) -> String {
+    let host = host.trim().trim_end_matches('/');
+    if host.contains("://") {
+        return host.replace("://0.0.0.0", "://127.0.0.1");
+    }
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if port.parse::<u16>().is_ok() => (name, port.to_owned()),
+        _ => (host, PORT.to_string()),
+    };
+    let name = if name.is_empty() || name == "0.0.0.0" { "127.0.0.1" } else { name };
+    format!("http://{name}:{port}")
+}
+
+/// The models a server has; none when it does not answer at once.
+pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
+    let asked = client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
+    let Ok(response) = asked.await else { return Vec::new() };
+    let Ok(tags) = response.json::<Value>().await else { return Vec::new() };
+    let models = tags["models"].as_array().into_iter().flatten();
+    models.filter_map(|model| model["name"].as_str()).take(NAMES_MAX).map(str::to_owned).collect()
+}
+
+pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {
+    let key = key.and_then(|key| key.header("Bearer "));
+    Ask {
+        url: format!("{base_url}/api/chat"),
+        headers: key.map(|key| (AUTHORIZATION, key)).into_iter().collect(),
+        body: body(name, request, row),
+        framing: Framing::Lines,
+    }
+}
+
+fn body(name: &str, request: &Request, row: &Row) -> Value {
+    let mut messages = Vec::new();
+    if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    for turn in fold_turns(request) {
+        match turn.side {
+            Side::Assistant => messages.extend(assistant_message(&turn)),
+            Side::User => push_user_messages(&turn, &mut messages),
+        }
+    }
+    let tools = request.tools.iter().map(|tool| {
+        let function =
+            json!({"name": tool.name, "description": tool.description, "parameters": tool.input_schema.to_value()});
+        json!({"type": "function", "function": function})
+    });
+    let tools: Vec<Value> = tools.collect();
+    let options = object([
+        ("num_ctx", row.window.map(|tokens| json!(tokens))),
+        ("num_predict", request.output_tokens_max.map(|tokens| json!(tokens))),
+        ("temperature", request.temperature.map(|value| json!(value))),
+    ]);
+    object([
+        ("model", Some(json!(name))),
+        ("messages", Some(Value::Array(messages))),
+        ("stream", Some(json!(true))),
+        ("tools", (!tools.is_empty()).then_some(Value::Array(tools))),
+        ("think", Some(think(name, request.thinking))),
+        ("options", Some(options)),
+    ])
+}
+
+/// Only one family of models has grades of thinking.
+fn think(name: &str, thinking: Thinking) -> Value {
+    match thinking {
+        Thinking::Off => json!(false),
+        Thinking::Low if name.starts_with("gpt-oss") => json!("low"),
+        Thinking::Medium if name.starts_with("gpt-oss") => json!("medium"),
+        Thinking::High if name.starts_with("gpt-oss") => json!("high"),
+        Thinking::Low | Thinking::Medium | Thinking::High => json!(true),
+    }
+}
+
+fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
+    let mut texts = Vec::new();
+    let mut thoughts = Vec::new();
+    let mut calls = Vec::new();
+    for item in &turn.items {
+        match item {
+            Item::Text(text) => texts.push(*text),
+            Item::Reasoning { text, signature } if *signature == SHOWN => thoughts.push(*text),
+            Item::Call(call) => {
+                calls.push(json!({"function": {"name": call.name, "arguments": input_object(call)}}));
+            }
+            Item::Reasoning { .. } | Item::Note(_) | Item::Result(_) | Item::Media(_) => {}
+        }
+    }
+    let has_words = !texts.is_empty() || !calls.is_empty();
+    has_words.then(|| {
+        object([
+            ("role", Some(json!("assistant"))),
+            ("content", Some(json!(texts.join("\n")))),
+            ("thinking", (!thoughts.is_empty()).then(|| json!(thoughts.join("\n")))),
+            ("tool_calls", (!calls.is_empty()).then_some(Value::Array(calls))),
+        ])
+    })
+}
+
+fn push_user_messages(turn: &Turn<'_>, messages: &mut Vec<Value>) {
+    let mut texts: Vec<String> = Vec::new();
+    let mut images: Vec<Value> = Vec::new();
+    for item in &turn.items {
+        match item {
+            Item::Result(answer) => {
+                let text = answer.text();
+                let text = if answer.is_error { format!("Error: {text}") } else { text };
+                messages.push(json!({"role": "tool", "tool_name": answer.tool, "content": text}));
+                let pictures: Vec<Value> = answer.media().filter_map(|media| image(&media)).collect();
+                if !pictures.is_empty() {
+                    texts.push(format!("What {} returned:", answer.tool));
+                    images.extend(pictures);
+                }
+            }
+            Item::Text(text) => texts.push((*text).to_owned()),
+            Item::Note(text) => texts.push(note_text(text)),
+            Item::Media(media) => match image(media) {
+                Some(image) => images.push(image),
+                None => texts.push(media.as_text()),
+            },
+            Item::Reasoning { .. } | Item::Call(_) => {}
+        }
+    }
+    if !texts.is_empty() || !images.is_empty() {
+        messages.push(object([
+            ("role", Some(json!("user"))),
+            ("content", Some(json!(texts.join("\n\n")))),
+            ("images", (!images.is_empty()).then_some(Value::Array(images))),
+        ]));
+    }
+}
+
+fn image(media: &Media<'_>) -> Option<Value> {
+    (media.kind() == MediaKind::Image).then(|| json!(media.base64()))
+}
+
+/// Reads the lines: each has a piece of the message, the last one says `done`.
+#[derive(Default)]
+pub struct Decoder {
+    calls: u32,
+    is_reasoning: bool,
+    stop: Option<Stop>,
+}
+
+impl Decode for Decoder {
+    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        let line = parse_frame(frame)?;
+        if !line.is_object() {
+            return Err(DecodeError::Malformed("a line that is no object".into()));
+        }
+        if line.get("error").is_some() {
+            return Err(DecodeError::Complaint(Complaint::of_event(&line)));
+        }
+        self.take_message(&line["message"], pieces)?;
+        if line["done"].as_bool() == Some(true) {
+            self.close_reasoning(pieces);
+            take_usage(&line, pieces);
+            self.stop = Some(match line["done_reason"].as_str() {
+                Some("length") => Stop::Length,
+                _ if self.calls > 0 => Stop::ToolUse,
+                _ => Stop::Stop,
+            });
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> End {
+        self.stop.map_or(End::NotYet, End::Now)
+    }
+}
+
+impl Decoder {
+    fn take_message(&mut self, message: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        let text = |name: &str| message[name].as_str().filter(|text| !text.is_empty());
+        if let Some(thought) = text("thinking") {
+            self.is_reasoning = true;
+            pieces.push(Piece::Reasoning(thought.to_owned()));
+        }
+        if let Some(text) = text("content") {
+            self.close_reasoning(pieces);
+            pieces.push(Piece::Text(text.to_owned()));
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            self.close_reasoning(pieces);
+            self.take_call(call, pieces)?;
+        }
+        Ok(())
+    }
+
+    fn take_call(&mut self, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        let function = &call["function"];
+        let name = function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a call"))?;
+        let index = self.calls;
+        self.calls = self.calls.saturating_add(1);
+        pieces.push(Piece::CallBegan { index, call_id: super::fresh_call_id(), name: name.to_owned() });
+        match &function["arguments"] {
+            Value::Null => {}
+            Value::String(text) => pieces.push(Piece::CallInput { index, text: text.clone() }),
+            whole => pieces.push(Piece::CallInput { index, text: whole.to_string() }),
+        }
+        Ok(())
+    }
+
+    fn close_reasoning(&mut self, pieces: &mut Vec<Piece>) {
+        if std::mem::take(&mut self.is_reasoning) {
+            let signature = Some(Signature(SHOWN.into()));
+            pieces.push(Piece::ReasoningEnd { signature, redacted: false });
+        }
+    }
+}
+
+fn take_usage(line: &Value, pieces: &mut Vec<Piece>) {
+    let count = |name: &str| line[name].as_u64();
+    if let (None, None) = (count("prompt_eval_count"), count("eval_count")) {
+        return;
+    }
+    pieces.push(Piece::Usage(Usage {
+        input: count("prompt_eval_count").unwrap_or(0),
+        output: count("eval_count").unwrap_or(0),
+        ..Usage::default()
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_becomes_an_address_in_every_way_it_is_written() {
+        let cases = [
+            ("", "http://127.0.0.1:11434"),
+            ("0.0.0.0", "http://127.0.0.1:11434"),
+            (":1234", "http://127.0.0.1:1234"),
+            ("box", "http://box:11434"),
+            ("box:80", "http://box:80"),
+            ("http://box:80/", "http://box:80"),
+            ("http://0.0.0.0:11434", "http://127.0.0.1:11434"),
+            ("https://models.example", "https://models.example"),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(base_url_of(host), expected, "{host}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! OpenAI's chat completions, which many servers and gateways speak too. OpenAI's own models and the others differ in a
+//! few fields: see [`Dialect`]. Some servers send reasoning beside the answer, and some of those must be shown it again
+//! within a turn.
+
+use std::collections::BTreeSet;
+
+use reqwest::header::AUTHORIZATION;
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use serde_json::{Value, json};
+
+use super::conversation::{
+    Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object, wire_call_id,
+};
+use super::fail::Complaint;
+use super::key::Key;
+use super::sse::Framing;
+use super::table::{Row, ThinkingStyle};
+use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+
+/// Says that reasoning came in the field `reasoning_content` and is to go back in it.
+const SHOWN: &str = "openai:reasoning_content";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI itself.
+    Own,
+    /// Whatever else has a base URL: older names of fields, and no system message but the first.
+    Compatible,
+}
+
+pub fn ask(
+    base_url: &str,
+    dialect: Dialect,
+    name: &str,
+    request: &Request,
+    row: &Row,
+    key: Option<&Key>,
+) -> Ask {
+    let key = key.and_then(|key| key.header("Bearer "));
+    Ask {
+        url: format!("{base_url}/chat/completions"),
+        headers: key.map(|key| (AUTHORIZATION, key)).into_iter().collect(),
+        body: body(dialect, name, request, row),
+        framing: Framing::Events,
+    }
+}
+
+fn body(dialect: Dialect, name: &str, request: &Request, row: &Row) -> Value {
+    let mut messages = Vec::new();
+    if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    for turn in fold_turns(request) {
+        match turn.side {
+            Side::Assistant => messages.extend(assistant_message(&turn)),
+            Side::User => push_user_messages(dialect, &turn, &mut messages),
+        }
+    }
+    let tools = request.tools.iter().map(|tool| {
+        let function =
+            json!({"name": tool.name, "description": tool.description, "parameters": tool.input_schema.to_value()});
+        json!({"type": "function", "function": function})
+    });
+    let tools: Vec<Value> = tools.collect();
+    let output_max = request.output_tokens_max.map(|tokens| json!(tokens));
+    let (own_max, other_max) = match dialect {
+        Dialect::Own => (output_max, None),
+        Dialect::Compatible => (None, output_max),
+    };
+    object([
+        ("model", Some(json!(name))),
+        ("messages", Some(Value::Array(messages))),
+        ("stream", Some(json!(true))),
+        ("stream_options", Some(json!({"include_usage": true}))),
+        ("tools", (!tools.is_empty()).then_some(Value::Array(tools))),
+        ("max_completion_tokens", own_max),
+        ("max_tokens", other_max),
+        ("reasoning_effort", effort(request.thinking, row).map(|effort| json!(effort))),
+        ("temperature", request.temperature.map(|value| json!(value))),
+    ])
+}
+
+fn effort(thinking: Thinking, row: &Row) -> Option<&'static str> {
+    match thinking {
+        _ if row.thinking == ThinkingStyle::None => None,
+        Thinking::Off => None,
+        Thinking::Low => Some("low"),
+        Thinking::Medium => Some("medium"),
+        Thinking::High => Some("high"),
+    }
+}
+
+fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
+    let texts: Vec<&str> = turn.items.iter().filter_map(text_of).collect();
+    let shown = turn.items.iter().filter_map(|item| match item {
+        Item::Reasoning { text, signature } if *signature == SHOWN => Some(*text),
+        _ => None,
+    });
+    let shown: Vec<&str> = shown.collect();
+    let calls = turn.items.iter().filter_map(|item| match item {
+        Item::Call(call) => Some(json!({
+            "id": wire_call_id(&call.call_id),
+            "type": "function",
+            "function": {"name": call.name, "arguments": input_object(call).to_string()},
+        })),
+        _ => None,
+    });
+    let calls: Vec<Value> = calls.collect();
+    if texts.is_empty() && calls.is_empty() {
+        return None;
+    }
+    let content = if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) };
+    Some(object([
+        ("role", Some(json!("assistant"))),
+        ("content", Some(content)),
+        ("reasoning_content", (!shown.is_empty()).then(|| json!(shown.join("\n")))),
+        ("tool_calls", (!calls.is_empty()).then_some(Value::Array(calls))),
+    ]))
+}
+
+fn text_of<'a>(item: &Item<'a>) -> Option<&'a str> {
+    match item {
+        Item::Text(text) => Some(text),
+        Item::Note(_) | Item::Reasoning { .. } | Item::Call(_) | Item::Result(_) | Item::Media(_) => None,
+    }
+}
+
+/// Results first, each in a message of its own; then what is said, with the pictures the results had. A note of the engine
+/// is a message of its own only where that is taken in the middle.
+fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Value>) {
+    let mut said: Vec<Value> = Vec::new();
+    for item in &turn.items {
+        match item {
+            Item::Result(answer) => {
+                let text = answer.text();
+                let text = if answer.is_error { format!("Error: {text}") } else { text };
+                let id = wire_call_id(answer.call_id);
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
+                let pictures: Vec<Value> = answer.media().filter_map(|media| shown_part(&media)).collect();
+                if !pictures.is_empty() {
+                    said.push(json!({"type": "text", "text": format!("What {} returned:", answer.tool)}));
+                    said.extend(pictures);
+                }
+            }
+            Item::Note(text) if dialect == Dialect::Own => {
+                push_said(&mut said, messages);
+                messages.push(json!({"role": "system", "content": text}));
+            }
+            Item::Note(text) => said.push(json!({"type": "text", "text": note_text(text)})),
+            Item::Text(text) => said.push(json!({"type": "text", "text": text})),
+            Item::Media(media) => said.push(media_part(media)),
+            Item::Reasoning { .. } | Item::Call(_) => {}
+        }
+    }
+    push_said(&mut said, messages);
+}
+
+/// Plain text as a plain string: not every server takes lists of parts.
+fn push_said(said: &mut Vec<Value>, messages: &mut Vec<Value>) {
+    let parts = std::mem::take(said);
+    if parts.is_empty() {
+        return;
+    }
+    let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
+    let content = match texts {
+        Some(texts) => json!(texts.join("\n\n")),
+        None => Value::Array(parts),
+    };
+    messages.push(json!({"role": "user", "content": content}));
+}
+
+fn media_part(media: &Media<'_>) -> Value {
+    shown_part(media).unwrap_or_else(|| json!({"type": "text", "text": media.as_text()}))
+}
+
+/// A picture or a document as a part that the model sees; none for what it can only be told about.
+fn shown_part(media: &Media<'_>) -> Option<Value> {
+    match media.kind() {
+        MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": media.data_url()}})),
+        MediaKind::Pdf => {
+            let name = media.name.unwrap_or("document.pdf");
+            Some(json!({"type": "file", "file": {"filename": name, "file_data": media.data_url()}}))
+        }
+        MediaKind::Text | MediaKind::Audio | MediaKind::Other => None,
+    }
+}
+
+/// Reads the stream: chunks with a choice's delta, one with the usage, `[DONE]`.
+#[derive(Default)]
+pub struct Decoder {
+    calls: BTreeSet<u32>,
+    reasoning: Reasoning,
+    stop: Option<Stop>,
+    is_refusal: bool,
+    has_usage: bool,
+    is_over: bool,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Reasoning {
+    #[default]
+    None,
+    Open {
+        is_shown: bool,
+    },
+}
+
+impl Decode for Decoder {
+    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        if frame.trim() == "[DONE]" {
+            self.close_reasoning(pieces);
+            self.is_over = true;
+            return Ok(());
+        }
+        let chunk = parse_frame(frame)?;
+        if !chunk.is_object() {
+            return Err(DecodeError::Malformed("a chunk that is no object".into()));
+        }
+        if chunk.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
+        }
+        if let Some(choice) = chunk["choices"].get(0) {
+            self.take_delta(&choice["delta"], pieces)?;
+            self.stop = choice["finish_reason"].as_str().map(stop_of).or(self.stop);
+        }
+        self.take_usage(&chunk["usage"], pieces);
+        Ok(())
+    }
+
+    fn end(&self) -> End {
+        match (self.is_over, self.stop) {
+            (true, _) => End::Now(self.whole_stop()),
+            // Everything that was asked for has come, and some servers do not say more.
+            (false, Some(_)) if self.has_usage => End::IfNothingMore(self.whole_stop()),
+            (false, _) => End::NotYet,
+        }
+    }
+}
+
+impl Decoder {
+    fn whole_stop(&self) -> Stop {
+        match self.stop.unwrap_or(Stop::Stop) {
+            Stop::Stop if self.is_refusal => Stop::ContentFilter,
+            // A model that calls is waiting for results, whatever a server calls that.
+            Stop::Stop if !self.calls.is_empty() => Stop::ToolUse,
+            stop => stop,
+        }
+    }
+
+    fn take_delta(&mut self, delta: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        for (field, is_shown) in [("reasoning_content", true), ("reasoning", false)] {
+            let text = delta[field].as_str().unwrap_or_default();
+            if !text.is_empty() {
+                self.reasoning = Reasoning::Open { is_shown };
+                pieces.push(Piece::Reasoning(text.to_owned()));
+                break;
+            }
+        }
+        for field in ["content", "refusal"] {
+            let text = delta[field].as_str().unwrap_or_default();
+            if !text.is_empty() {
+                self.close_reasoning(pieces);
+                pieces.push(Piece::Text(text.to_owned()));
+            }
+        }
+        self.is_refusal |= delta["refusal"].is_string();
+        for (place, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            self.close_reasoning(pieces);
+            self.take_call(place, call, pieces)?;
+        }
+        Ok(())
+    }
+
+    fn close_reasoning(&mut self, pieces: &mut Vec<Piece>) {
+        if let Reasoning::Open { is_shown } = std::mem::take(&mut self.reasoning) {
+            let signature = is_shown.then(|| Signature(SHOWN.into()));
+            pieces.push(Piece::ReasoningEnd { signature, redacted: false });
+        }
+    }
+
+    /// A call's first piece has its name; some servers leave the index out where there is only one call in a chunk.
+    fn take_call(&mut self, place: usize, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+        let name = call["function"]["name"].as_str().filter(|name| !name.is_empty());
+        let given = call["index"].as_u64().and_then(|index| u32::try_from(index).ok());
+        let next = self.calls.last().map_or(0, |last| last.saturating_add(1));
+        let index = match (given, name) {
+            (Some(index), _) => index,
+            (None, Some(_)) => next,
+            (None, None) => self.calls.last().copied().unwrap_or(place as u32),
+        };
+        if !self.calls.contains(&index) {
+            let name = name.ok_or_else(|| DecodeError::missing("the name of a call"))?;
+            let id = call["id"].as_str().filter(|id| !id.is_empty());
+            let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
+            pieces.push(Piece::CallBegan { index, call_id, name: name.to_owned() });
+            self.calls.insert(index);
+        }
+        match &call["function"]["arguments"] {
+            Value::String(text) if text.is_empty() => {}
+            Value::String(text) => pieces.push(Piece::CallInput { index, text: text.clone() }),
+            Value::Null => {}
+            whole => pieces.push(Piece::CallInput { index, text: whole.to_string() }),
+        }
+        Ok(())
+    }
+
+    /// The counts include what the cache took part in.
+    fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
+        if !usage.is_object() {
+            return;
+        }
+        let count = |value: &Value| value.as_u64().unwrap_or(0);
+        let details = &usage["prompt_tokens_details"];
+        let cache_read =
+            details["cached_tokens"].as_u64().unwrap_or(count(&usage["prompt_cache_hit_tokens"]));
+        let cache_write = count(&details["cache_write_tokens"]);
+        let cached = cache_read.saturating_add(cache_write);
+        self.has_usage = true;
+        pieces.push(Piece::Usage(Usage {
+            input: count(&usage["prompt_tokens"]).saturating_sub(cached),
+            output: count(&usage["completion_tokens"]),
+            cache_read,
+            cache_write,
+            reasoning: count(&usage["completion_tokens_details"]["reasoning_tokens"]),
+        }));
+    }
+}
+
+fn stop_of(reason: &str) -> Stop {
+    match reason {
+        "length" | "max_tokens" => Stop::Length,
+        "tool_calls" | "function_call" => Stop::ToolUse,
+        "content_filter" => Stop::ContentFilter,
+        "error" => Stop::Error,
+        _ => Stop::Stop,
+    }
+}

@@ -1,0 +1,305 @@
+//! The scripted model plays a cassette: for each call an ordered list of stream pieces, with pauses and errors. A call that
+//! the cassette does not have fails loudly, and so does one that is not what the cassette expects. A cassette is a TOML or
+//! JSON file:
+//!
+//! ```toml
+//! by = "history"                # or "order", which is the default
+//! window_tokens = 8000
+//! price = { input = 3000, output = 15000 }        # billionths of a dollar per token
+//!
+//! [[calls]]
+//! expect = "weather"            # must be in the last message
+//! pieces = [
+//!   { reasoning = "I should look." },
+//!   { wait_ms = 20 },
+//!   { call = { id = "c1", name = "read_file", input = { path = "a.txt" } } },
+//!   { usage = { input = 20, output = 5 } },
+//! ]
+//!
+//! [[calls]]
+//! pieces = [{ error = { kind = "overloaded", status = 529 } }]
+//!
+//! [[calls]]
+//! pieces = [{ text = "It is " }, { text = "sunny." }, { stop = "stop" }]
+//! ```
+//!
+//! Calls are taken in order, by a counter of this process. By history, the call's number is how many assistant messages the
+//! request has, so that a process that starts again in the middle of a turn goes on where the log ends.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::stream;
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{
+    ModelError, ModelFacts, Piece, PieceStream, Price, Request, RequestPart, Signature,
+};
+use sapwood_core::project::context::Role;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Largest cassette that is read.
+pub const CASSETTE_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cassette {
+    #[serde(default)]
+    pub by: By,
+    pub calls: Vec<Call>,
+    #[serde(default)]
+    pub window_tokens: Option<u64>,
+    #[serde(default)]
+    pub output_tokens_max: Option<u64>,
+    #[serde(default)]
+    pub price: Option<Price>,
+}
+
+/// How a call finds its place in the cassette.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    #[default]
+    Order,
+    History,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// Text that the last message must contain.
+    #[serde(default)]
+    pub expect: Option<String>,
+    pub pieces: Vec<Step>,
+}
+
+/// One piece, a pause or an error. A call's list that has no `stop`, `cut` or `error` stops by itself: for tool use when it
+/// has calls.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    Text(String),
+    Reasoning(String),
+    ReasoningEnd {
+        #[serde(default)]
+        signature: Option<String>,
+        #[serde(default)]
+        redacted: bool,
+    },
+    /// A whole tool call.
+    Call {
+        id: String,
+        name: String,
+        #[serde(default)]
+        input: Value,
+    },
+    CallBegan {
+        index: u32,
+        id: String,
+        name: String,
+    },
+    CallInput {
+        index: u32,
+        text: String,
+    },
+    Usage(Usage),
+    Stop(Stop),
+    WaitMs(u64),
+    /// The stream breaks off here.
+    Cut(String),
+    Error(Failure),
+}
+
+/// Errors that a provider could give.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Failure {
+    RateLimited {
+        #[serde(default)]
+        retry_after_ms: Option<u64>,
+    },
+    Overloaded {
+        status: u16,
+    },
+    Unreachable,
+    Silent {
+        waited_ms: u64,
+    },
+    Malformed,
+    Overflow,
+    KeyRefused,
+    Refused {
+        status: u16,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CassetteError {
+    #[error("cassette {path}: {why}")]
+    Unreadable { path: String, why: String },
+}
+
+/// A cassette in a player.
+#[derive(Debug)]
+pub struct Scripted {
+    cassette: Cassette,
+    played: AtomicU32,
+}
+
+impl Scripted {
+    pub fn new(cassette: Cassette) -> Self {
+        Self { cassette, played: AtomicU32::new(0) }
+    }
+
+    /// A `.json` file is JSON; any other is TOML.
+    pub fn read(path: &Path) -> Result<Self, CassetteError> {
+        let fail = |why: String| CassetteError::Unreadable { path: path.display().to_string(), why };
+        let bytes = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
+        if bytes > CASSETTE_BYTES_MAX {
+            return Err(fail(format!("{bytes} bytes, over the limit of {CASSETTE_BYTES_MAX}")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let cassette = if is_json {
+            serde_json::from_str(&text).map_err(|error| fail(error.to_string()))
+        } else {
+            toml::from_str(&text).map_err(|error| fail(error.to_string()))
+        };
+        cassette.map(Self::new)
+    }
+
+    /// How many calls were made of it in this process.
+    pub fn calls_played(&self) -> u32 {
+        self.played.load(Ordering::SeqCst)
+    }
+
+    pub fn facts(&self) -> ModelFacts {
+        ModelFacts {
+            window_tokens: self.cassette.window_tokens,
+            output_tokens_max: self.cassette.output_tokens_max,
+            price: self.cassette.price,
+        }
+    }
+
+    pub fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+        let model = request.model.clone();
+        let counted = self.played.fetch_add(1, Ordering::SeqCst);
+        let call = match self.cassette.by {
+            By::Order => counted,
+            By::History => count_answers(request),
+        };
+        let unscripted = ModelError::Unscripted { model: model.clone(), call };
+        let script = self.cassette.calls.get(call as usize).ok_or(unscripted)?;
+        if let Some(expected) = &script.expect
+            && !last_text(request).contains(expected.as_str())
+        {
+            let why = format!("call {call} expects {expected:?} in the last message, which it has not");
+            return Err(ModelError::Refused { model, status: 0, why });
+        }
+        let beats = beats_of(&model, &script.pieces);
+        Ok(Box::pin(stream::unfold(beats.into_iter(), |mut beats| async move {
+            let beat = beats.next()?;
+            if beat.wait_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(beat.wait_ms)).await;
+            }
+            Some((beat.item, beats))
+        })))
+    }
+}
+
+/// An item of the stream and the pause before it.
+struct Beat {
+    wait_ms: u64,
+    item: Result<Piece, ModelError>,
+}
+
+fn beats_of(model: &str, steps: &[Step]) -> Vec<Beat> {
+    let mut beats = Vec::new();
+    let mut wait_ms = 0;
+    let mut calls = 0;
+    for step in steps {
+        if let Step::WaitMs(ms) = step {
+            wait_ms += ms;
+            continue;
+        }
+        for item in items_of(model, step, &mut calls) {
+            let is_end = matches!(item, Ok(Piece::Stop(_)) | Err(_));
+            beats.push(Beat { wait_ms: std::mem::take(&mut wait_ms), item });
+            if is_end {
+                return beats;
+            }
+        }
+    }
+    let stop = if calls > 0 { Stop::ToolUse } else { Stop::Stop };
+    beats.push(Beat { wait_ms, item: Ok(Piece::Stop(stop)) });
+    beats
+}
+
+fn items_of(model: &str, step: &Step, calls: &mut u32) -> Vec<Result<Piece, ModelError>> {
+    let piece = match step {
+        Step::Text(text) => Piece::Text(text.clone()),
+        Step::Reasoning(text) => Piece::Reasoning(text.clone()),
+        Step::ReasoningEnd { signature, redacted } => Piece::ReasoningEnd {
+            signature: signature.as_deref().map(|text| Signature(text.into())),
+            redacted: *redacted,
+        },
+        Step::Call { id, name, input } => {
+            let index = *calls;
+            *calls += 1;
+            let began = Piece::CallBegan { index, call_id: id.clone(), name: name.clone() };
+            let text = if input.is_null() { "{}".to_owned() } else { input.to_string() };
+            return vec![Ok(began), Ok(Piece::CallInput { index, text })];
+        }
+        Step::CallBegan { index, id, name } => {
+            *calls = (*calls).max(index.saturating_add(1));
+            Piece::CallBegan { index: *index, call_id: id.clone(), name: name.clone() }
+        }
+        Step::CallInput { index, text } => Piece::CallInput { index: *index, text: text.clone() },
+        Step::Usage(usage) => Piece::Usage(*usage),
+        Step::Stop(stop) => Piece::Stop(*stop),
+        Step::WaitMs(_) => return Vec::new(),
+        Step::Cut(why) => return vec![Err(ModelError::Cut { model: model.to_owned(), why: why.clone() })],
+        Step::Error(failure) => return vec![Err(error_of(model, failure))],
+    };
+    vec![Ok(piece)]
+}
+
+fn error_of(model: &str, failure: &Failure) -> ModelError {
+    let model = model.to_owned();
+    let why = "as the cassette says".to_owned();
+    match *failure {
+        Failure::RateLimited { retry_after_ms } => ModelError::RateLimited { model, retry_after_ms },
+        Failure::Overloaded { status } => ModelError::Overloaded { model, status, retry_after_ms: None },
+        Failure::Unreachable => ModelError::Unreachable { model, why },
+        Failure::Silent { waited_ms } => ModelError::Silent { model, waited_ms },
+        Failure::Malformed => ModelError::Malformed { model, what: why },
+        Failure::Overflow => ModelError::Overflow { model, why },
+        Failure::KeyRefused => ModelError::KeyRefused { model, status: 401, why },
+        Failure::Refused { status } => ModelError::Refused { model, status, why },
+    }
+}
+
+fn count_answers(request: &Request) -> u32 {
+    let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+    u32::try_from(answers).unwrap_or(u32::MAX)
+}
+
+fn last_text(request: &Request) -> String {
+    let parts = request.messages.last().map(|message| message.parts.as_slice()).unwrap_or_default();
+    let mut text = String::new();
+    for part in parts {
+        match part {
+            RequestPart::Text(more) => text.push_str(more),
+            RequestPart::ToolResult { parts, .. } => {
+                let texts = parts.iter().filter_map(|part| match part {
+                    RequestPart::Text(text) => Some(text.as_str()),
+                    _ => None,
+                });
+                text.extend(texts);
+            }
+            RequestPart::Reasoning { .. } | RequestPart::ToolCall(_) | RequestPart::Media { .. } => {}
+        }
+    }
+    text
+}

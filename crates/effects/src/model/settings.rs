@@ -1,0 +1,274 @@
+//! Where providers are and what they need: built-in ones, and others by name with a base URL. Pure: variables come through
+//! a function, and what the settings say wins over them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use reqwest::Url;
+use serde::Deserialize;
+
+use super::ollama;
+
+/// How long a provider may be silent.
+const IDLE_MS_DEFAULT: u64 = 120_000;
+/// A local model may have to be loaded first.
+const IDLE_MS_LOCAL: u64 = 300_000;
+/// Names that are taken: they are no providers.
+const RESERVED: &[&str] = &["demo", "scripted"];
+
+/// All that models need to be told. Strict: an unknown key is an error.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Built-in providers (`anthropic`, `openai`, `gemini`, `ollama`) with other settings, and providers of one's own.
+    pub providers: BTreeMap<String, ProviderSettings>,
+    /// A table in the shape of `data/models.toml`, as text; its rows win over the shipped ones.
+    pub table: Option<String>,
+    /// Where `scripted/NAME` finds NAME.toml or NAME.json.
+    pub scripts_dir: Option<PathBuf>,
+    /// The demo model's pause between words.
+    pub demo_pace_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProviderSettings {
+    /// What it speaks; a provider of one's own speaks `openai-compatible` unless this says otherwise.
+    pub kind: Option<ProviderKind>,
+    pub base_url: Option<String>,
+    /// The environment variable, or keychain entry, with its key.
+    pub key_variable: Option<String>,
+    /// The only proxy that is used: none is taken from the environment.
+    pub proxy: Option<String>,
+    pub idle_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderKind {
+    Anthropic,
+    Openai,
+    OpenaiCompatible,
+    Gemini,
+    Ollama,
+}
+
+impl ProviderKind {
+    /// The built-in provider that speaks this.
+    pub(super) fn built_in(self) -> &'static str {
+        match self {
+            ProviderKind::Anthropic => "anthropic",
+            ProviderKind::Openai | ProviderKind::OpenaiCompatible => "openai",
+            ProviderKind::Gemini => "gemini",
+            ProviderKind::Ollama => "ollama",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("the table of models cannot be read: {why}")]
+    Table { why: String },
+    #[error("provider {provider}: {why}")]
+    Provider { provider: String, why: String },
+}
+
+impl SettingsError {
+    /// Stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            SettingsError::Table { .. } => "model.bad_table",
+            SettingsError::Provider { .. } => "model.bad_provider",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyNeed {
+    Needed,
+    Optional,
+}
+
+/// A provider, resolved.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub kind: ProviderKind,
+    /// Without a slash at its end.
+    pub base_url: String,
+    pub key_variables: Vec<String>,
+    pub key_need: KeyNeed,
+    pub proxy: Option<String>,
+    pub idle_ms: u64,
+}
+
+/// Name, what it speaks, address, variable of the address, variables of the key.
+type BuiltIn = (&'static str, ProviderKind, &'static str, &'static str, &'static [&'static str]);
+
+const BUILT_IN: &[BuiltIn] = &[
+    (
+        "anthropic",
+        ProviderKind::Anthropic,
+        "https://api.anthropic.com",
+        "ANTHROPIC_BASE_URL",
+        &["ANTHROPIC_API_KEY"],
+    ),
+    ("openai", ProviderKind::Openai, "https://api.openai.com/v1", "OPENAI_BASE_URL", &["OPENAI_API_KEY"]),
+    (
+        "gemini",
+        ProviderKind::Gemini,
+        "https://generativelanguage.googleapis.com",
+        "GEMINI_BASE_URL",
+        &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+    ),
+    ("ollama", ProviderKind::Ollama, "http://127.0.0.1:11434", "OLLAMA_HOST", &["OLLAMA_API_KEY"]),
+];
+
+impl Settings {
+    /// Fills in addresses that variables give and the settings do not.
+    pub fn with_variables(mut self, variable: impl Fn(&str) -> Option<String>) -> Self {
+        for (name, kind, _, address, _) in BUILT_IN {
+            let Some(value) = variable(address).filter(|value| !value.trim().is_empty()) else { continue };
+            let value = if *kind == ProviderKind::Ollama { ollama::base_url_of(&value) } else { value };
+            self.providers.entry((*name).to_owned()).or_default().base_url.get_or_insert(value);
+        }
+        self
+    }
+
+    pub(super) fn places(&self) -> Result<BTreeMap<String, Place>, SettingsError> {
+        let mut places = BTreeMap::new();
+        let none = ProviderSettings::default();
+        for built_in in BUILT_IN {
+            let given = self.providers.get(built_in.0).unwrap_or(&none);
+            places.insert(built_in.0.to_owned(), place_built_in(built_in, given)?);
+        }
+        for (name, given) in self.providers.iter().filter(|(name, _)| !is_built_in(name)) {
+            places.insert(name.clone(), place_own(name, given)?);
+        }
+        Ok(places)
+    }
+}
+
+fn is_built_in(name: &str) -> bool {
+    BUILT_IN.iter().any(|(known, ..)| *known == name)
+}
+
+fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Place, SettingsError> {
+    let (name, kind, address, _, keys) = *built_in;
+    if given.kind.is_some_and(|other| other != kind) {
+        return Err(fault(
+            name,
+            "what a built-in provider speaks cannot be changed: give yours another name",
+        ));
+    }
+    let base_url = given.base_url.as_deref().unwrap_or(address);
+    let is_local = kind == ProviderKind::Ollama;
+    Ok(Place {
+        kind,
+        base_url: check_url(name, kind, base_url)?,
+        key_variables: given
+            .key_variable
+            .as_ref()
+            .map_or_else(|| keys.iter().map(|key| (*key).to_owned()).collect(), |key| vec![key.clone()]),
+        key_need: if is_local { KeyNeed::Optional } else { KeyNeed::Needed },
+        proxy: given.proxy.clone(),
+        idle_ms: given.idle_ms.unwrap_or(if is_local { IDLE_MS_LOCAL } else { IDLE_MS_DEFAULT }),
+    })
+}
+
+/// A provider whose key is named needs it; without a name, one that is there is used.
+fn place_own(name: &str, given: &ProviderSettings) -> Result<Place, SettingsError> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+    if RESERVED.contains(&name) || name.is_empty() || !name.chars().all(is_plain) {
+        return Err(fault(name, "this cannot be a provider's name"));
+    }
+    let kind = given.kind.unwrap_or(ProviderKind::OpenaiCompatible);
+    let base_url = given.base_url.as_deref().ok_or_else(|| fault(name, "it needs a base_url"))?;
+    let guess = format!("{}_API_KEY", name.to_ascii_uppercase().replace(['-', '.'], "_"));
+    let is_named = given.key_variable.is_some();
+    Ok(Place {
+        kind,
+        base_url: check_url(name, kind, base_url)?,
+        key_variables: vec![given.key_variable.clone().unwrap_or(guess)],
+        key_need: if is_named { KeyNeed::Needed } else { KeyNeed::Optional },
+        proxy: given.proxy.clone(),
+        idle_ms: given.idle_ms.unwrap_or(IDLE_MS_LOCAL),
+    })
+}
+
+fn check_url(name: &str, kind: ProviderKind, text: &str) -> Result<String, SettingsError> {
+    let url = Url::parse(text.trim()).map_err(|error| fault(name, &format!("base_url: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(fault(name, "base_url must be http:// or https:// and a host"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(fault(name, "base_url cannot have a query or a fragment"));
+    }
+    let text = text.trim().trim_end_matches('/');
+    // Both ways of writing these addresses are common.
+    let version = match kind {
+        ProviderKind::Anthropic => "/v1",
+        ProviderKind::Gemini => "/v1beta",
+        ProviderKind::Openai | ProviderKind::OpenaiCompatible | ProviderKind::Ollama => "",
+    };
+    Ok(text.strip_suffix(version).unwrap_or(text).to_owned())
+}
+
+fn fault(provider: &str, why: &str) -> SettingsError {
+    SettingsError::Provider { provider: provider.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_settings_win_over_variables_and_variables_over_the_built_in_address() {
+        let variable = |name: &str| match name {
+            "OPENAI_BASE_URL" => Some("http://gateway:1/v1/".to_owned()),
+            "OLLAMA_HOST" => Some("box".to_owned()),
+            "ANTHROPIC_BASE_URL" => Some("http://other".to_owned()),
+            _ => None,
+        };
+        let given = settings("[providers.anthropic]\nbase_url = \"https://mine.example/v1\"");
+        let places = given.with_variables(variable).places().unwrap();
+        assert_eq!(places["openai"].base_url, "http://gateway:1/v1");
+        assert_eq!(places["ollama"].base_url, "http://box:11434");
+        assert_eq!(places["anthropic"].base_url, "https://mine.example");
+        assert_eq!(places["gemini"].base_url, "https://generativelanguage.googleapis.com");
+    }
+
+    #[test]
+    fn a_provider_of_ones_own_speaks_chat_completions_and_needs_a_key_only_if_it_names_one() {
+        let given = settings(
+            "[providers.lab]\nbase_url = \"http://lab:8000/v1\"\n\
+             [providers.my-gate]\nbase_url = \"https://g.example\"\nkind = \"anthropic\"\nkey_variable = \"GATE\"",
+        );
+        let places = given.places().unwrap();
+        assert_eq!(places["lab"].kind, ProviderKind::OpenaiCompatible);
+        assert_eq!(places["lab"].key_need, KeyNeed::Optional);
+        assert_eq!(places["lab"].key_variables, ["LAB_API_KEY"]);
+        assert_eq!(places["my-gate"].key_need, KeyNeed::Needed);
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_by_name() {
+        let cases = [
+            "[providers.lab]",
+            "[providers.lab]\nbase_url = \"lab:8000\"",
+            "[providers.lab]\nbase_url = \"file:///etc\"",
+            "[providers.lab]\nbase_url = \"http://x/?key=1\"",
+            "[providers.demo]\nbase_url = \"http://x\"",
+            "[providers.\"a/b\"]\nbase_url = \"http://x\"",
+            "[providers.openai]\nkind = \"gemini\"",
+        ];
+        for case in cases {
+            let error = settings(case).places().unwrap_err();
+            assert_eq!(error.code(), "model.bad_provider", "{case}");
+        }
+        assert!(toml::from_str::<Settings>("[providers.lab]\nbase = \"x\"").is_err());
+    }
+}

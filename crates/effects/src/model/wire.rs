@@ -1,0 +1,319 @@
+//! One exchange with a provider: a JSON body goes out, a stream of frames comes back and is decoded to pieces. What all
+//! providers share is here: silence has a limit, so have bytes; a stream that ends before its end was announced was cut;
+//! [`Piece::Stop`] comes exactly once, last.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::stream::{self, Stream};
+use futures_util::{StreamExt, TryStreamExt};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::{Client, Response};
+use sapwood_core::entry::Stop;
+use sapwood_core::port::model::{ModelError, Piece, PieceStream};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::fail::Complaint;
+use super::key::Key;
+use super::sse::{FRAME_BYTES_MAX, FrameError, Frames, Framing};
+
+/// The most that is read of one answer, its wrapping included.
+pub const ANSWER_BYTES_MAX: usize = 128 << 20;
+/// The most that is read of an answer that is an error.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// What goes out.
+#[derive(Debug)]
+pub struct Ask {
+    pub url: String,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub body: Value,
+    pub framing: Framing,
+}
+
+/// Turns frames to pieces. It never gives [`Piece::Stop`]: that follows from [`Decode::end`].
+pub trait Decode: Send {
+    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError>;
+    fn end(&self) -> End;
+}
+
+/// How far a reply is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    NotYet,
+    /// Whole if nothing more comes: everything was announced but the end itself.
+    IfNothingMore(Stop),
+    /// Whole; what may follow means nothing.
+    Now(Stop),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeError {
+    /// It cannot be read.
+    Malformed(String),
+    /// The provider says that it fails.
+    Complaint(Complaint),
+}
+
+impl DecodeError {
+    pub fn missing(what: &str) -> Self {
+        DecodeError::Malformed(format!("{what} is missing"))
+    }
+}
+
+/// A frame as JSON.
+pub fn parse_frame(frame: &str) -> Result<Value, DecodeError> {
+    serde_json::from_str(frame).map_err(|error| DecodeError::Malformed(error.to_string()))
+}
+
+/// A way to one provider, for one call.
+pub struct Wire {
+    pub client: Client,
+    pub model: String,
+    pub key: Option<Key>,
+    pub idle_ms: u64,
+}
+
+impl Wire {
+    /// Sends what is asked and returns when the answer begins.
+    pub async fn open(self, ask: Ask, decoder: Box<dyn Decode>) -> Result<PieceStream, ModelError> {
+        let headers: HeaderMap = ask.headers.into_iter().collect();
+        let sent = self.client.post(&ask.url).headers(headers).json(&ask.body).send();
+        let response = match timeout(Duration::from_millis(self.idle_ms), sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.unreachable(error)),
+            Err(_) => return Err(self.silent()),
+        };
+        if !response.status().is_success() || !may_stream(response.headers()) {
+            return Err(self.read_complaint(response).await);
+        }
+        let body = response.bytes_stream().map_ok(|bytes| bytes.to_vec());
+        let hearing = Hearing {
+            wire: self,
+            body: Box::pin(body),
+            frames: Frames::new(ask.framing),
+            decoder,
+            pieces: VecDeque::new(),
+            bytes: 0,
+            state: State::Open,
+        };
+        Ok(Box::pin(stream::unfold(hearing, Hearing::next)))
+    }
+
+    fn silent(&self) -> ModelError {
+        ModelError::Silent { model: self.model.clone(), waited_ms: self.idle_ms }
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> ModelError {
+        ModelError::Unreachable { model: self.model.clone(), why: self.explain(error) }
+    }
+
+    /// The whole chain of causes, without the address: it may carry a password.
+    fn explain(&self, error: reqwest::Error) -> String {
+        let error = error.without_url();
+        let mut why = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !why.contains(&text) {
+                why = format!("{why}: {text}");
+            }
+            cause = error.source();
+        }
+        self.scrub(&why)
+    }
+
+    fn scrub(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.scrub(text))
+    }
+
+    async fn read_complaint(&self, response: Response) -> ModelError {
+        let status = response.status();
+        let headers = response.headers().clone();
+        let body =
+            timeout(Duration::from_millis(self.idle_ms), read_start(response)).await.unwrap_or_default();
+        let body = self.scrub(&String::from_utf8_lossy(&body));
+        if status.is_redirection() {
+            let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            let why = format!("it sends us on to {to}, and calls with a key are not sent on");
+            return ModelError::Refused { model: self.model.clone(), status: status.as_u16(), why };
+        }
+        let complaint = Complaint::of_answer(status.as_u16(), &headers, &body, now_ms());
+        if status.is_success() && !body.contains("\"error\"") {
+            let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no type");
+            let what = format!("an answer of type {kind} where a stream should be");
+            return ModelError::Malformed { model: self.model.clone(), what };
+        }
+        if status.is_success() {
+            let body = serde_json::from_str(&body).unwrap_or(Value::String(body));
+            return Complaint::of_event(&body).into_error(&self.model);
+        }
+        complaint.into_error(&self.model)
+    }
+}
+
+/// Some gateways answer errors, and login pages, with a status that says all is well.
+fn may_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    !(kind.starts_with("text/html") || kind.starts_with("application/json"))
+}
+
+async fn read_start(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let room = ERROR_BYTES_MAX - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == ERROR_BYTES_MAX {
+            break;
+        }
+    }
+    body
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+type Body = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
+
+/// What is queued is given out before the end or the failure that came after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Open,
+    Whole(Stop),
+    Failed(ModelError),
+    Over,
+}
+
+/// An answer while it is heard.
+struct Hearing {
+    wire: Wire,
+    body: Body,
+    frames: Frames,
+    decoder: Box<dyn Decode>,
+    pieces: VecDeque<Piece>,
+    bytes: usize,
+    state: State,
+}
+
+impl Hearing {
+    async fn next(mut self) -> Option<(Result<Piece, ModelError>, Self)> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Some((Ok(piece), self));
+            }
+            match std::mem::replace(&mut self.state, State::Over) {
+                State::Over => return None,
+                State::Whole(stop) => return Some((Ok(Piece::Stop(stop)), self)),
+                State::Failed(error) => return Some((Err(error), self)),
+                State::Open => self.state = State::Open,
+            }
+            if let Err(error) = self.hear().await {
+                self.state = State::Failed(error);
+            }
+        }
+    }
+
+    /// Reads once.
+    async fn hear(&mut self) -> Result<(), ModelError> {
+        let idle = Duration::from_millis(self.wire.idle_ms);
+        match timeout(idle, self.body.next()).await {
+            Ok(Some(Ok(bytes))) => self.take_bytes(&bytes),
+            Ok(Some(Err(error))) => {
+                let why = self.wire.explain(error);
+                self.take_end(why)
+            }
+            Ok(None) => self.take_end("it ended before its end was announced".to_owned()),
+            Err(_) => {
+                let waited_ms = self.wire.idle_ms;
+                self.end_with(|model| ModelError::Silent { model, waited_ms })
+            }
+        }
+    }
+
+    fn take_bytes(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
+        self.bytes += bytes.len();
+        if self.bytes > ANSWER_BYTES_MAX {
+            return Err(self.too_large(ANSWER_BYTES_MAX));
+        }
+        let mut frames = Vec::new();
+        let framed = self.frames.push(bytes, &mut frames);
+        for frame in frames {
+            if self.state == State::Open {
+                self.take_frame(&frame).map_err(|error| self.decode_error(error))?;
+            }
+        }
+        match framed {
+            Err(error) if self.state == State::Open => Err(self.frame_error(error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn take_frame(&mut self, frame: &str) -> Result<(), DecodeError> {
+        let mut pieces = Vec::new();
+        self.decoder.decode(frame, &mut pieces)?;
+        self.pieces.extend(pieces);
+        if let End::Now(stop) = self.decoder.end() {
+            self.state = State::Whole(stop);
+        }
+        Ok(())
+    }
+
+    /// The connection was closed, or broke. Half a frame at the end is a cut, not a fault in what was sent.
+    fn take_end(&mut self, why: String) -> Result<(), ModelError> {
+        let mut frames = Vec::new();
+        let mut is_read = self.frames.finish(&mut frames).is_ok();
+        for frame in frames {
+            if self.state == State::Open && is_read {
+                match self.take_frame(&frame) {
+                    Err(DecodeError::Malformed(_)) => is_read = false,
+                    other => other.map_err(|error| self.decode_error(error))?,
+                }
+            }
+        }
+        if self.state == State::Open {
+            return self.end_with(|model| ModelError::Cut { model, why });
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes: that is the end of a reply that was whole but for its last word, and else an error.
+    fn end_with(&mut self, error: impl FnOnce(String) -> ModelError) -> Result<(), ModelError> {
+        match self.decoder.end() {
+            End::IfNothingMore(stop) | End::Now(stop) => {
+                self.state = State::Whole(stop);
+                Ok(())
+            }
+            End::NotYet => Err(error(self.wire.model.clone())),
+        }
+    }
+
+    fn decode_error(&self, error: DecodeError) -> ModelError {
+        match error {
+            DecodeError::Malformed(what) => {
+                ModelError::Malformed { model: self.wire.model.clone(), what: self.wire.scrub(&what) }
+            }
+            DecodeError::Complaint(mut complaint) => {
+                complaint.message = self.wire.scrub(&complaint.message);
+                complaint.into_error(&self.wire.model)
+            }
+        }
+    }
+
+    fn frame_error(&self, error: FrameError) -> ModelError {
+        match error {
+            FrameError::TooLarge => self.too_large(FRAME_BYTES_MAX),
+            FrameError::NotUtf8 => ModelError::Malformed {
+                model: self.wire.model.clone(),
+                what: "bytes that are not UTF-8".into(),
+            },
+        }
+    }
+
+    fn too_large(&self, limit: usize) -> ModelError {
+        ModelError::TooLarge { model: self.wire.model.clone(), limit, unit: "bytes" }
+    }
+}

@@ -1,0 +1,306 @@
+//! Secrets exist at the edge only (I12). Everything else says `secret:NAME`; a value is put in where a request leaves or a
+//! process starts, and taken out again of whatever comes back. Values come from variables called `SAPWOOD_SECRET_NAME`, so
+//! that no agent can ask for the rest of the environment, or from a lookup such as the OS keychain.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{PoisonError, RwLock};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use zeroize::Zeroizing;
+
+/// What a variable's name begins with for its value to be a secret.
+pub const SECRET_VARIABLE_PREFIX: &str = "SAPWOOD_SECRET_";
+/// How a text refers to a secret.
+pub const SECRET_REFERENCE: &str = "secret:";
+/// A shorter value cannot be told from ordinary text, so it could not be kept out of outputs.
+pub const SECRET_BYTES_MIN: usize = 8;
+/// Longest value, and name.
+pub const SECRET_BYTES_MAX: usize = 64 << 10;
+pub const SECRET_NAME_BYTES_MAX: usize = 64;
+
+/// A value that is never printed or stored, and is wiped when it is dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(Zeroizing::new(value.into()))
+    }
+    /// The value itself. Only for the edge.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    #[error("{name:?} is no name of a secret: capitals, digits and underscores")]
+    Name { name: String },
+    #[error("there is no secret {name}")]
+    Missing { name: String },
+    #[error(
+        "the secret {name} has {bytes} bytes; {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} can be kept out of outputs"
+    )]
+    Length { name: String, bytes: usize },
+}
+
+impl SecretError {
+    pub fn code(&self) -> &'static str {
+        match self {
+            SecretError::Name { .. } => "secret.name",
+            SecretError::Missing { .. } => "secret.missing",
+            SecretError::Length { .. } => "secret.length",
+        }
+    }
+}
+
+/// Finds a secret by its name, such as in the OS keychain.
+pub type SecretLookup = Box<dyn Fn(&str) -> Option<Secret> + Send + Sync>;
+
+/// A value the scrubber looks for, in all the forms it may come back in.
+struct Known {
+    name: String,
+    secret: Secret,
+    forms: Vec<Zeroizing<Vec<u8>>>,
+    source: Source,
+}
+
+/// Whether `secret:NAME` gives the value out, or it is known only to be taken out of texts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Offered,
+    Guarded,
+}
+
+/// All secrets of a process. Shared: what one session resolved is taken out of every session's outputs.
+#[derive(Default)]
+pub struct Secrets {
+    known: RwLock<Vec<Known>>,
+    lookup: Option<SecretLookup>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets(…)")
+    }
+}
+
+impl Secrets {
+    /// Those of the given variables that begin with [`SECRET_VARIABLE_PREFIX`]. The caller reads the environment.
+    pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let secrets = Self::default();
+        for (variable, value) in variables {
+            if let Some(name) = variable.strip_prefix(SECRET_VARIABLE_PREFIX) {
+                secrets.remember(name, Secret::new(value), Source::Offered);
+            }
+        }
+        secrets
+    }
+
+    /// Asks the lookup for names that no variable has.
+    pub fn with_lookup(self, lookup: SecretLookup) -> Self {
+        Self { lookup: Some(lookup), ..self }
+    }
+
+    /// Keeps a value out of every output without giving it to anybody: for keys of models. One that is too short to be told
+    /// from text is left alone.
+    pub fn guard(&self, name: &str, secret: Secret) {
+        if secret.expose().len() >= SECRET_BYTES_MIN {
+            self.remember(name, secret, Source::Guarded);
+        }
+    }
+
+    pub fn resolve(&self, name: &str) -> Result<Secret, SecretError> {
+        if !is_name(name) {
+            return Err(SecretError::Name { name: name.chars().take(SECRET_NAME_BYTES_MAX).collect() });
+        }
+        let secret = match self.find_offered(name) {
+            Some(secret) => secret,
+            None => {
+                let found = self.lookup.as_ref().and_then(|lookup| lookup(name));
+                let secret = found.ok_or_else(|| SecretError::Missing { name: name.to_owned() })?;
+                self.remember(name, secret.clone(), Source::Offered);
+                secret
+            }
+        };
+        let bytes = secret.expose().len();
+        match (SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes) {
+            true => Ok(secret),
+            false => Err(SecretError::Length { name: name.to_owned(), bytes }),
+        }
+    }
+
+    /// The text with every `secret:NAME` in it replaced by the value; as a secret, because it may now be one.
+    pub fn expand(&self, text: &str) -> Result<Secret, SecretError> {
+        let (mut filled, mut rest) = (Zeroizing::new(String::new()), text);
+        while let Some(at) = rest.find(SECRET_REFERENCE) {
+            let (before, after) = (&rest[..at], &rest[at + SECRET_REFERENCE.len()..]);
+            let name_end =
+                after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
+            filled.push_str(before);
+            // `topsecret:` and `secret: ` are words of somebody else.
+            if name_end == 0 || before.ends_with(|c: char| c.is_alphanumeric()) {
+                filled.push_str(SECRET_REFERENCE);
+                rest = after;
+            } else {
+                filled.push_str(self.resolve(&after[..name_end])?.expose());
+                rest = &after[name_end..];
+            }
+        }
+        filled.push_str(rest);
+        Ok(Secret(filled))
+    }
+
+    /// The text with every known value replaced by `[secret:NAME]`.
+    pub fn scrub<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.scrub_bytes(text.as_bytes()) {
+            Cow::Borrowed(_) => Cow::Borrowed(text),
+            Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+        }
+    }
+
+    pub fn scrub_bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<(usize, usize, &str)> = Vec::new();
+        for one in known.iter() {
+            for form in &one.forms {
+                found.extend(find_all(bytes, form).map(|at| (at, at + form.len(), one.name.as_str())));
+            }
+        }
+        if found.is_empty() { Cow::Borrowed(bytes) } else { Cow::Owned(replace_ranges(bytes, found)) }
+    }
+
+    /// A tool's output without known secrets, in its texts, its bytes and its names.
+    pub fn scrub_output(&self, output: ToolOutput) -> ToolOutput {
+        let scrub_part = |part| match part {
+            OutputPart::Text(text) => OutputPart::Text(self.scrub(&text).into_owned()),
+            OutputPart::Media { mime, name, bytes } => OutputPart::Media {
+                mime: self.scrub(&mime).into_owned(),
+                name: name.map(|name| self.scrub(&name).into_owned()),
+                bytes: self.scrub_bytes(&bytes).into_owned(),
+            },
+        };
+        ToolOutput { parts: output.parts.into_iter().map(scrub_part).collect(), is_error: output.is_error }
+    }
+
+    fn find_offered(&self, name: &str) -> Option<Secret> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|one| one.name == name && one.source == Source::Offered)?;
+        Some(found.secret.clone())
+    }
+
+    fn remember(&self, name: &str, secret: Secret, source: Source) {
+        let forms = forms_of(secret.expose());
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|one| one.name == name && one.secret == secret && one.source == source) {
+            known.push(Known { name: name.to_owned(), secret, forms, source });
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    name.len() <= SECRET_NAME_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// The forms a value takes on its way: as it is, in JSON, in a URL, in base64 at any offset, in hexadecimal.
+fn forms_of(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
+    if value.len() < SECRET_BYTES_MIN {
+        return Vec::new();
+    }
+    let escaped = escape_json(value);
+    let mut forms = vec![
+        value.to_owned(),
+        escape_json(&escaped),
+        escaped,
+        encode_url(value, "%20", HexCase::Upper),
+        encode_url(value, "+", HexCase::Upper),
+        encode_url(value, "%20", HexCase::Lower),
+        encode_hex(value, HexCase::Lower),
+        encode_hex(value, HexCase::Upper),
+    ];
+    for offset in 0..3 {
+        forms.push(encode_base64_core(&STANDARD_NO_PAD, value, offset));
+        forms.push(encode_base64_core(&URL_SAFE_NO_PAD, value, offset));
+    }
+    forms.sort();
+    forms.dedup();
+    forms.into_iter().map(|form| Zeroizing::new(form.into_bytes())).collect()
+}
+
+fn escape_json(value: &str) -> String {
+    let quoted = serde_json::Value::from(value).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+#[derive(Clone, Copy)]
+enum HexCase {
+    Upper,
+    Lower,
+}
+
+fn hex_of(byte: u8, case: HexCase) -> String {
+    match case {
+        HexCase::Upper => format!("{byte:02X}"),
+        HexCase::Lower => format!("{byte:02x}"),
+    }
+}
+
+fn encode_hex(value: &str, case: HexCase) -> String {
+    value.bytes().map(|byte| hex_of(byte, case)).collect()
+}
+
+fn encode_url(value: &str, space: &str, case: HexCase) -> String {
+    let encode = |byte: u8| match byte {
+        b' ' => space.to_owned(),
+        b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{}", hex_of(byte, case)),
+    };
+    value.bytes().map(encode).collect()
+}
+
+/// The characters of base64 that depend on the value alone, when `offset` bytes (modulo three) stand before it. So a
+/// password is found inside of `user:password` too.
+fn encode_base64_core(alphabet: &impl Engine, value: &str, offset: usize) -> String {
+    let mut padded = Zeroizing::new(vec![0; offset]);
+    padded.extend_from_slice(value.as_bytes());
+    let encoded = Zeroizing::new(alphabet.encode(&*padded));
+    encoded[(offset * 8).div_ceil(6)..padded.len() * 8 / 6].to_owned()
+}
+
+fn find_all<'b>(bytes: &'b [u8], form: &'b [u8]) -> impl Iterator<Item = usize> + 'b {
+    let first = form[0];
+    let starts = bytes.len().saturating_sub(form.len() - 1);
+    bytes[..starts]
+        .iter()
+        .enumerate()
+        .filter(move |(_, byte)| **byte == first)
+        .map(|(at, _)| at)
+        .filter(move |at| bytes[*at..].starts_with(form))
+}
+
+/// Cuts the ranges out. Those that overlap become one, so that no rest of a secret stays between them.
+fn replace_ranges(bytes: &[u8], mut found: Vec<(usize, usize, &str)>) -> Vec<u8> {
+    found.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
+    let (mut out, mut done) = (Vec::with_capacity(bytes.len()), 0);
+    for (start, end, name) in found {
+        if start >= done {
+            out.extend_from_slice(&bytes[done..start]);
+            out.extend_from_slice(format!("[{SECRET_REFERENCE}{name}]").as_bytes());
+        }
+        done = done.max(end);
+    }
+    out.extend_from_slice(&bytes[done..]);
+    out
+}

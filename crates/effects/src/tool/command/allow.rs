@@ -1,0 +1,167 @@
+//! Which commands an agent may run. Pure.
+//!
+//! A pattern is a command line. It is compared word by word with the words that are really run, so that no quoting and no
+//! separator inside an argument makes one command look like another. In a word, `*`, `?` and `[…]` stand for characters of
+//! that one argument, but not for a slash (`**` does); a `*` alone as the last word stands for any further arguments. A
+//! word that begins with such a sign does not fit an argument that begins with `-`, because that would be an option nobody
+//! thought of.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use super::words::split_words;
+
+/// Stands for any further arguments, as the last word.
+const REST: &str = "*";
+const WILD: &[char] = &['*', '?', '[', '{'];
+
+/// The commands of one grant.
+pub struct Allowlist(Vec<Pattern>);
+
+struct Pattern {
+    text: String,
+    words: Vec<Word>,
+    further: Further,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Further {
+    None,
+    Any,
+}
+
+enum Word {
+    Exact(String),
+    Glob { glob: GlobMatcher, begins: Begins },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    Wild,
+    Fixed,
+}
+
+impl Allowlist {
+    /// Reads the patterns; says which cannot be read, and why.
+    pub fn read(patterns: &[String]) -> Result<Self, (String, String)> {
+        let read = |text: &String| Pattern::read(text).map_err(|why| (text.clone(), why));
+        patterns.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub fn allows(&self, command: &[String]) -> bool {
+        self.0.iter().any(|pattern| pattern.fits(command))
+    }
+
+    /// The patterns, for whoever was refused.
+    pub fn describe(&self) -> String {
+        self.0.iter().map(|pattern| pattern.text.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Pattern {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut words = split_words(text)?;
+        let mut further = Further::None;
+        if words.len() > 1 && words.last().is_some_and(|word| word == REST) {
+            words.pop();
+            further = Further::Any;
+        }
+        if words.is_empty() || words[0].is_empty() {
+            return Err("it names no program".to_owned());
+        }
+        if words[0].starts_with(WILD) {
+            return Err("it would allow every program: name the program".to_owned());
+        }
+        let words = words.iter().map(|word| Word::read(word)).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.to_owned(), words, further })
+    }
+
+    fn fits(&self, command: &[String]) -> bool {
+        let is_long_enough = match self.further {
+            Further::None => command.len() == self.words.len(),
+            Further::Any => command.len() >= self.words.len(),
+        };
+        is_long_enough && self.words.iter().zip(command).all(|(word, argument)| word.fits(argument))
+    }
+}
+
+impl Word {
+    fn read(word: &str) -> Result<Self, String> {
+        if !word.contains(WILD) {
+            return Ok(Word::Exact(word.to_owned()));
+        }
+        let glob = GlobBuilder::new(word).literal_separator(true).backslash_escape(false).build();
+        let glob = glob.map_err(|why| why.to_string())?.compile_matcher();
+        let begins = if word.starts_with(WILD) { Begins::Wild } else { Begins::Fixed };
+        Ok(Word::Glob { glob, begins })
+    }
+
+    fn fits(&self, argument: &str) -> bool {
+        match self {
+            Word::Exact(word) => word == argument,
+            Word::Glob { begins: Begins::Wild, .. } if argument.starts_with('-') => false,
+            // A path that climbs would fit a glob of the directory it climbs out of.
+            Word::Glob { .. } if argument.split('/').any(|part| part == "..") => false,
+            Word::Glob { glob, .. } => glob.is_match(argument),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(pattern: &str, command: &[&str]) -> bool {
+        let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        Allowlist::read(&[pattern.to_owned()]).unwrap_or_else(|_| panic!("{pattern}")).allows(&command)
+    }
+
+    #[test]
+    fn a_pattern_without_signs_is_one_command_exactly() {
+        assert!(allows("git status", &["git", "status"]));
+        assert!(allows("echo 'a b'", &["echo", "a b"]));
+        for other in [
+            &["git"][..],
+            &["git", "status", "-s"],
+            &["git status"],
+            &["GIT", "status"],
+            &["/usr/bin/git", "status"],
+            &["./git", "status"],
+            &["git", "status;rm"],
+        ] {
+            assert!(!allows("git status", other), "{other:?}");
+        }
+        assert!(allows("cargo", &["cargo"]) && !allows("cargo", &["cargo", "run"]));
+    }
+
+    #[test]
+    fn a_star_at_the_end_is_any_further_arguments() {
+        assert!(allows("git log *", &["git", "log"]));
+        assert!(allows("git log *", &["git", "log", "--all", "a/b"]));
+        assert!(!allows("git log *", &["git", "push", "log"]));
+        assert!(!allows("git log *", &["git", "log2"]));
+    }
+
+    #[test]
+    fn signs_stay_within_their_argument_and_their_directory() {
+        assert!(allows("cat src/*.rs", &["cat", "src/a.rs"]));
+        for escape in [
+            &["cat", "src/a", "b.rs"][..],
+            &["cat", "src/../secret.rs"],
+            &["cat", "src/a/b.rs"],
+            &["cat", "src/a.rs", "x"],
+        ] {
+            assert!(!allows("cat src/*.rs", escape), "{escape:?}");
+        }
+        assert!(allows("cat src/**", &["cat", "src/a/b.rs"]) && !allows("cat src/**", &["cat", "src/../x"]));
+        assert!(
+            !allows("sort *.txt", &["sort", "--output=a.txt"]) && allows("sort *.txt", &["sort", "a.txt"])
+        );
+    }
+
+    #[test]
+    fn a_pattern_that_allows_everything_or_nothing_is_refused() {
+        for pattern in ["*", "* *", "?", "", "  ", "a; b", "a 'b", "a [b"] {
+            assert!(Allowlist::read(&[pattern.to_owned()]).is_err(), "{pattern:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `run_command`: a program from the agent's list, without a shell, confined, within limits.
+
+mod allow;
+mod words;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
+use serde_json::{Value, json};
+
+use super::host::Workplace;
+use super::process::{End, Finished, Program, find_program, run};
+use super::{Tool, spec};
+
+pub use allow::Allowlist;
+use words::{LINE_BYTES_MAX, WORDS_MAX, split_words};
+
+const TIME_DEFAULT_S: u64 = 120;
+const TIME_MAX_S: u64 = 1_800;
+
+pub struct RunCommand {
+    workplace: Arc<Workplace>,
+    allowlist: Allowlist,
+}
+
+impl RunCommand {
+    pub fn new(workplace: Arc<Workplace>, allowlist: Allowlist) -> Self {
+        Self { workplace, allowlist }
+    }
+}
+
+#[async_trait]
+impl Tool for RunCommand {
+    fn spec(&self) -> ToolSpec {
+        let line = json!({"type": "string", "minLength": 1, "maxLength": LINE_BYTES_MAX});
+        let words =
+            json!({"type": "array", "minItems": 1, "maxItems": WORDS_MAX, "items": {"type": "string"}});
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "command": {"anyOf": [line, words], "description": "the program and its arguments, as one line or as words"},
+                "directory": {"type": "string", "minLength": 1,
+                              "description": "where to run it; the working directory if left out"},
+                "timeout_s": {"type": "integer", "minimum": 1, "maximum": TIME_MAX_S}
+            },
+            "required": ["command"],
+            "additionalProperties": false
+        });
+        let description = format!(
+            "Runs a program. There is no shell: no pipes, redirections, variables or several commands at once. Allowed \
+             are: {}",
+            self.allowlist.describe()
+        );
+        spec("run_command", &description, &schema, Touch::Acts, Replay::Never)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let words = match self.read_command(&input["command"]) {
+            Ok(words) => words,
+            Err(why) => return ToolOutput::error(why),
+        };
+        let time_max =
+            Duration::from_secs(input["timeout_s"].as_u64().unwrap_or(TIME_DEFAULT_S).min(TIME_MAX_S));
+        let program = match self.program(&words, input["directory"].as_str().unwrap_or("."), time_max) {
+            Ok(program) => program,
+            Err(why) => return ToolOutput::error(why),
+        };
+        match run(&self.workplace.launcher, &program).await {
+            Ok(finished) => self.report(&finished, time_max),
+            Err(why) => ToolOutput::error(format!("{} cannot be started: {why}", words[0])),
+        }
+    }
+}
+
+impl RunCommand {
+    /// The words of an allowed command.
+    fn read_command(&self, command: &Value) -> Result<Vec<String>, String> {
+        let words = match command {
+            Value::String(line) => split_words(line)?,
+            Value::Array(words) => words.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        if words.first().is_none_or(String::is_empty) {
+            return Err("the command is empty".to_owned());
+        }
+        if words.iter().any(|word| word.contains('\0'))
+            || words.iter().map(String::len).sum::<usize>() > LINE_BYTES_MAX
+        {
+            return Err("the command is too long, or has a NUL in it".to_owned());
+        }
+        if !self.allowlist.allows(&words) {
+            return Err(format!("{words:?} is not allowed. Allowed are: {}", self.allowlist.describe()));
+        }
+        Ok(words)
+    }
+
+    fn program(&self, words: &[String], directory: &str, time_max: Duration) -> Result<Program, String> {
+        let workplace = &self.workplace;
+        let (_, real) = workplace.root.open_dir(directory).map_err(|refusal| refusal.to_string())?;
+        let directory = workplace.root.path_of(&real);
+        let path = find_program(&words[0], &workplace.search_path, &directory)
+            .ok_or_else(|| format!("there is no program {} on {}", words[0], workplace.search_path))?;
+        let (args, env) = (words[1..].to_vec(), workplace.env());
+        Ok(Program { path, args, directory, env, confinement: workplace.confinement(), time_max })
+    }
+
+    fn report(&self, finished: &Finished, time_max: Duration) -> ToolOutput {
+        let mut text = finished.stdout.text();
+        let stderr = finished.stderr.text();
+        if !stderr.is_empty() {
+            end_line(&mut text);
+            text += "[stderr]\n";
+            text += &stderr;
+        }
+        end_line(&mut text);
+        let end = match finished.end {
+            End::Exited(code) => format!("exit status {code}"),
+            End::Killed => "killed by a signal".to_owned(),
+            End::TimedOut => format!("ended after {} s, with everything it started", time_max.as_secs()),
+        };
+        text += &format!("[{end}, {:.1} s]", finished.took.as_secs_f64());
+        if !self.workplace.launcher.confines() {
+            text +=
+                "\n[there is no operating system sandbox here: the command had all rights of Sapwood itself]";
+        }
+        ToolOutput { is_error: finished.end != End::Exited(0), ..ToolOutput::text(text) }
+    }
+}
+
+fn end_line(text: &mut String) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+}

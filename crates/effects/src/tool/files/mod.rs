@@ -1,0 +1,14 @@
+//! The file tools. All of them go through a [`Root`](root::Root), and so none can leave the session's scope.
+
+mod edit;
+mod list;
+pub(crate) mod protected;
+mod read;
+pub(crate) mod root;
+pub(crate) mod walk;
+mod write;
+
+pub use edit::EditFile;
+pub use list::ListDirectory;
+pub use read::ReadFile;
+pub use write::WriteFile;

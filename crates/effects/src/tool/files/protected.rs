@@ -1,0 +1,144 @@
+//! Names that the project scope never touches: version control's own files, keys and credentials. Pure.
+//!
+//! A name is compared as a careless file system would compare it: without case, without trailing dots and spaces, without
+//! characters that are not drawn, and without an alternate stream. So no spelling that opens a protected file is let by.
+
+use std::path::{Component, Path};
+use std::sync::LazyLock;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+/// Globs over one component of a path, in lower case. Git reads them too: see [`exclusions`].
+const PROTECTED: &[&str] = &[
+    ".git",
+    "git~[0-9]",
+    ".hg",
+    ".svn",
+    ".env",
+    ".env.*",
+    ".env[-_]*",
+    ".envrc",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "*.ppk",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".gnupg",
+    ".kube",
+    ".docker",
+    ".netrc",
+    "_netrc",
+    ".npmrc",
+    ".pypirc",
+    ".pgpass",
+    ".my.cnf",
+    ".htpasswd",
+    ".git-credentials",
+    ".vault-token",
+    "credentials",
+    "credentials.json",
+    "credentials.toml",
+    "service-account*.json",
+];
+
+/// Examples have no secrets, and agents need them.
+const OPEN: &[&str] = &[".env.example", ".env.sample", ".env.template"];
+
+static SET: LazyLock<GlobSet> = LazyLock::new(|| {
+    let mut set = GlobSetBuilder::new();
+    for pattern in PROTECTED {
+        set.add(Glob::new(pattern).expect("the list above is made of globs"));
+    }
+    set.build().expect("the list above is small")
+});
+
+/// Whether any part of a path is protected.
+pub fn is_protected(path: &Path) -> bool {
+    path.components().any(|part| match part {
+        Component::Normal(name) => is_protected_name(&name.to_string_lossy()),
+        _ => false,
+    })
+}
+
+fn is_protected_name(name: &str) -> bool {
+    let name = plain_name(name);
+    let before_stream = plain_name(name.split(':').next().unwrap_or_default());
+    [name, before_stream].iter().any(|name| SET.is_match(name) && !OPEN.contains(&name.as_str()))
+}
+
+fn plain_name(name: &str) -> String {
+    let drawn: String = name.chars().filter(|c| !is_undrawn(*c)).collect();
+    drawn.trim_end_matches(['.', ' ']).trim_start_matches(' ').to_lowercase()
+}
+
+/// Characters that some file systems leave out when they compare names.
+fn is_undrawn(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
+}
+
+/// The same list as pathspecs that leave it out.
+pub fn exclusions() -> impl Iterator<Item = String> {
+    PROTECTED.iter().flat_map(|glob| {
+        [format!(":(top,exclude,icase,glob)**/{glob}"), format!(":(top,exclude,icase,glob)**/{glob}/**")]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protected_names_are_found_in_any_spelling_and_at_any_depth() {
+        for path in [
+            ".git/config",
+            ".GIT/config",
+            "a/.Git",
+            "a/b/.ENV",
+            ".env.local",
+            ".env.",
+            ".env ",
+            ".env. .",
+            "GIT~1",
+            ".g\u{200c}it/x",
+            ".env::$DATA",
+            "x/.SSH/known_hosts",
+            "deep/Server.KEY",
+            "ID_RSA",
+            "id_rsa.bak",
+            "a.pem",
+            "home/.aws/credentials",
+            ".netrc",
+            ".npmrc",
+            "Credentials",
+        ] {
+            assert!(is_protected(Path::new(path)), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn ordinary_names_are_free() {
+        for path in [
+            "src/main.rs",
+            ".github/ci.yml",
+            ".gitignore",
+            "environment",
+            ".env.example",
+            "keys.rs",
+            "monkey",
+            ".",
+        ] {
+            assert!(!is_protected(Path::new(path)), "{path:?}");
+        }
+    }
+}

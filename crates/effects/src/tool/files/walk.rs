@@ -1,0 +1,182 @@
+//! Walks through the directories of a scope by their handles, and so cannot be led out of it by a link that appears on
+//! the way. What `.gitignore` files leave out, what is protected, and `.git` itself are not visited; links are not followed.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use cap_fs_ext::DirExt;
+use cap_std::fs::Dir;
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use sapwood_core::port::tool::FsScope;
+
+use super::protected::is_protected;
+use super::root::{Reader, Refusal, Root};
+use crate::tool::offload::Stop;
+
+/// Most entries one walk looks at.
+const WALK_ENTRIES_MAX: usize = 200_000;
+/// Deepest directory a walk goes into.
+const WALK_DEPTH_MAX: usize = 64;
+/// Longest `.gitignore` that is read.
+const IGNORE_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that the walk came by.
+pub struct Found<'a> {
+    /// As the model would write it.
+    pub path: &'a str,
+    pub dir: &'a Dir,
+    pub name: &'a OsString,
+}
+
+/// How a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walked {
+    All,
+    /// The visitor had enough.
+    Enough,
+    /// Time, entries or depth ran out.
+    CutShort,
+}
+
+/// Visits every file below a directory, in the order of their names.
+pub fn walk_files(
+    root: &Root,
+    reader: &Reader<'_>,
+    start: &str,
+    stop: &Stop,
+    visit: &mut dyn FnMut(&Found<'_>) -> ControlFlow<()>,
+) -> Result<Walked, Refusal> {
+    let (dir, real) = root.open_dir(start)?;
+    let shown = shown_start(start);
+    let mut walk = Walk { root, reader, stop, visit, ignores: Vec::new(), seen: 0, is_cut: false };
+    walk.read_ignores_above(&real);
+    Ok(match walk.enter(&dir, &real, &shown, WALK_DEPTH_MAX) {
+        ControlFlow::Break(end) => end,
+        ControlFlow::Continue(()) if walk.is_cut => Walked::CutShort,
+        ControlFlow::Continue(()) => Walked::All,
+    })
+}
+
+fn shown_start(start: &str) -> String {
+    match start.trim_end_matches('/') {
+        "" if start.starts_with('/') => "/".to_owned(),
+        "" | "." => String::new(),
+        start => format!("{start}/"),
+    }
+}
+
+struct Walk<'a> {
+    root: &'a Root,
+    reader: &'a Reader<'a>,
+    stop: &'a Stop,
+    visit: &'a mut dyn FnMut(&Found<'_>) -> ControlFlow<()>,
+    /// From the outermost directory inwards.
+    ignores: Vec<Gitignore>,
+    seen: usize,
+    is_cut: bool,
+}
+
+impl Walk<'_> {
+    fn enter(&mut self, dir: &Dir, real: &Path, shown: &str, depth_left: usize) -> ControlFlow<Walked> {
+        if depth_left == 0 {
+            self.is_cut = true;
+            return ControlFlow::Continue(());
+        }
+        let Ok(entries) = dir.entries() else { return ControlFlow::Continue(()) };
+        let mut names: Vec<(OsString, bool)> = Vec::new();
+        for entry in entries.flatten() {
+            self.count()?;
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() || kind.is_file() {
+                names.push((entry.file_name(), kind.is_dir()));
+            }
+        }
+        names.sort();
+        let ignores = self.ignores.len();
+        self.read_ignore(dir, real);
+        let end = names.iter().try_for_each(|(name, is_dir)| {
+            let below = Place { real: real.join(name), shown: format!("{shown}{}", name.to_string_lossy()) };
+            self.take(dir, name, *is_dir, &below, depth_left)
+        });
+        self.ignores.truncate(ignores);
+        end
+    }
+
+    fn take(
+        &mut self,
+        dir: &Dir,
+        name: &OsString,
+        is_dir: bool,
+        at: &Place,
+        depth_left: usize,
+    ) -> ControlFlow<Walked> {
+        if self.leaves_out(name, is_dir, &at.real) {
+            return ControlFlow::Continue(());
+        }
+        if !is_dir {
+            let found = Found { path: &at.shown, dir, name };
+            return (self.visit)(&found).map_break(|()| Walked::Enough);
+        }
+        match dir.open_dir_nofollow(name) {
+            Ok(below) => self.enter(&below, &at.real, &format!("{}/", at.shown), depth_left - 1),
+            Err(_) => ControlFlow::Continue(()),
+        }
+    }
+
+    fn count(&mut self) -> ControlFlow<Walked> {
+        self.seen += 1;
+        if self.seen > WALK_ENTRIES_MAX || self.stop.is_due() {
+            return ControlFlow::Break(Walked::CutShort);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn leaves_out(&self, name: &OsString, is_dir: bool, real: &Path) -> bool {
+        let is_hidden = self.root.scope() == FsScope::Project && is_protected(Path::new(name));
+        is_hidden || name == ".git" || self.is_ignored(real, is_dir)
+    }
+
+    /// The innermost file that has something to say about a path decides.
+    fn is_ignored(&self, real: &Path, is_dir: bool) -> bool {
+        for ignore in self.ignores.iter().rev() {
+            match ignore.matched(real, is_dir) {
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+                Match::None => {}
+            }
+        }
+        false
+    }
+
+    fn read_ignores_above(&mut self, real: &Path) {
+        let above: Vec<&Path> = real.ancestors().skip(1).collect();
+        for real in above.into_iter().rev() {
+            if let Ok(dir) = self.root.open_real_dir(real) {
+                self.read_ignore(&dir, real);
+            }
+        }
+    }
+
+    fn read_ignore(&mut self, dir: &Dir, real: &Path) {
+        let Ok(opened) = self.reader.open_in(dir, ".gitignore".as_ref(), ".gitignore") else { return };
+        let mut text = Vec::new();
+        if opened.file.take(IGNORE_FILE_BYTES_MAX).read_to_end(&mut text).is_err() {
+            return;
+        }
+        let mut builder = GitignoreBuilder::new(real);
+        for line in String::from_utf8_lossy(&text).lines() {
+            // A line that is no pattern leaves nothing out, as with git.
+            let _ = builder.add_line(None, line);
+        }
+        self.ignores.extend(builder.build());
+    }
+}
+
+/// Where something is: from the handle, and as the model sees it.
+struct Place {
+    real: PathBuf,
+    shown: String,
+}

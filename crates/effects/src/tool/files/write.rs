@@ -1,0 +1,60 @@
+//! `write_file`: a whole file, put in place at once.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
+use serde_json::{Value, json};
+
+use super::root::{Root, Wrote};
+use crate::tool::offload::offload;
+use crate::tool::{Tool, spec, text_field};
+
+/// Longest content that is written.
+pub(super) const CONTENT_BYTES_MAX: usize = 8 << 20;
+
+pub struct WriteFile(Arc<Root>);
+
+impl WriteFile {
+    pub fn new(root: Arc<Root>) -> Self {
+        Self(root)
+    }
+}
+
+#[async_trait]
+impl Tool for WriteFile {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "minLength": 1, "description": "relative to the working directory"},
+                "content": {"type": "string", "description": "the whole file"}
+            },
+            "required": ["path", "content"],
+            "additionalProperties": false
+        });
+        let description = "Writes a whole file, in place of what was there. Missing directories are made.";
+        // The same bytes again change nothing; but somebody may have changed the file in between.
+        spec("write_file", description, &schema, Touch::Edits, Replay::Never)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let root = self.0.clone();
+        let (path, content) = (text_field(input, "path").to_owned(), text_field(input, "content").to_owned());
+        offload(move |_| write(&root, &path, &content)).await
+    }
+}
+
+fn write(root: &Root, path: &str, content: &str) -> ToolOutput {
+    let bytes = content.len();
+    if bytes > CONTENT_BYTES_MAX {
+        return ToolOutput::error(format!(
+            "the content has {bytes} bytes, over the limit of {CONTENT_BYTES_MAX}"
+        ));
+    }
+    match root.write_file(path, content.as_bytes()) {
+        Ok(Wrote::Created) => ToolOutput::text(format!("created {path}: {bytes} bytes")),
+        Ok(Wrote::Replaced) => ToolOutput::text(format!("replaced {path}: {bytes} bytes")),
+        Err(refusal) => ToolOutput::error(refusal.to_string()),
+    }
+}

@@ -1,0 +1,375 @@
+//! `git_status`, `git_diff` and `git_commit`: the git program, made deaf to what a repository would have it run. It runs
+//! confined like a command; the two that only look have no right to write anything at all.
+//!
+//! A repository is somebody else's text. Its configuration can name programs for hooks, the file system monitor, diffs,
+//! text conversion, filters, signatures, editors and transports; each of them is switched off here, and filters, whose
+//! names are free, are looked up first.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sapwood_core::port::tool::{FsScope, Replay, ToolOutput, ToolSpec, Touch};
+use serde_json::{Value, json};
+
+use super::files::protected;
+use super::host::Workplace;
+use super::process::{End, Finished, Program, find_program, run};
+use super::{Tool, spec, text_field};
+use crate::sandbox::{Confinement, FileRights, Network};
+
+/// Longest that one git command runs.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest message of a commit, in characters, and most paths of one.
+const MESSAGE_CHARS_MAX: usize = 16_000;
+const PATHS_MAX: usize = 500;
+/// Longest `.git` file and the like: one path.
+const LINK_BYTES_MAX: u64 = 8 << 10;
+
+/// Settings that win over the repository's own.
+const DEAF: &[(&str, &str)] = &[
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", "false"),
+    ("core.askPass", ""),
+    ("core.sshCommand", "false"),
+    ("core.gitProxy", ""),
+    ("core.alternateRefsCommand", ""),
+    ("core.attributesFile", "/dev/null"),
+    ("credential.helper", ""),
+    ("commit.gpgSign", "false"),
+    ("commit.verbose", "false"),
+    ("gpg.program", "false"),
+    ("gpg.ssh.program", "false"),
+    ("log.showSignature", "false"),
+    ("diff.external", ""),
+    ("diff.submodule", "short"),
+    ("status.submoduleSummary", "false"),
+    ("submodule.recurse", "false"),
+    ("protocol.allow", "never"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+];
+
+/// Environment of every git command, besides a program's own.
+const ENV: &[(&str, &str)] = &[
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("GIT_ALLOW_PROTOCOL", "none"),
+    ("GIT_PAGER", "cat"),
+    ("GIT_EDITOR", "false"),
+];
+
+/// The git program in one workplace.
+struct Git(Arc<Workplace>);
+
+/// What a git command needs of the repository.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Look,
+    Change,
+}
+
+/// What the repository's own configuration says that matters here.
+struct Config {
+    keys: Vec<String>,
+}
+
+impl Config {
+    fn has(&self, key: &str) -> bool {
+        self.keys.iter().any(|known| known == key)
+    }
+
+    /// Names of filters, which are programs that files go through.
+    fn filters(&self) -> Vec<&str> {
+        let name = |key: &'_ str| -> Option<(usize, usize)> {
+            let rest = key.strip_prefix("filter.")?;
+            Some(("filter.".len(), "filter.".len() + rest.rfind('.')?))
+        };
+        let mut names: Vec<&str> =
+            self.keys.iter().filter_map(|key| name(key).map(|(from, to)| &key[from..to])).collect();
+        names.dedup();
+        names
+    }
+}
+
+impl Git {
+    async fn read_config(&self) -> Result<Config, String> {
+        let listed =
+            self.run_bare(&["config", "--list", "--includes", "--name-only", "-z"], &[], Need::Look).await?;
+        let listed = succeeded(&listed)?;
+        Ok(Config { keys: listed.split('\0').filter(|key| !key.is_empty()).map(str::to_owned).collect() })
+    }
+
+    /// Runs git with everything switched off that the repository would have it run.
+    async fn run(&self, config: &Config, args: &[&str], need: Need) -> Result<Finished, String> {
+        let mut settings: Vec<(String, String)> = Vec::new();
+        for filter in config.filters() {
+            for (part, value) in [("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")] {
+                settings.push((format!("filter.{filter}.{part}"), value.to_owned()));
+            }
+        }
+        if !config.has("user.name") || !config.has("user.email") {
+            let author = &self.0.git_author;
+            settings.push(("user.name".to_owned(), author.name.clone()));
+            settings.push(("user.email".to_owned(), author.address.clone()));
+        }
+        self.run_bare(args, &settings, need).await
+    }
+
+    async fn run_bare(
+        &self,
+        args: &[&str],
+        settings: &[(String, String)],
+        need: Need,
+    ) -> Result<Finished, String> {
+        let at = &self.0;
+        let directory = at.root.path().to_owned();
+        let directories = find_git_directories(&directory)?;
+        let path = find_program("git", &at.search_path, &directory)
+            .ok_or_else(|| format!("there is no git on {}", at.search_path))?;
+        let program = Program {
+            path,
+            args: ["--no-pager"].iter().chain(args).map(|arg| (*arg).to_owned()).collect(),
+            env: self.env(&directory, settings),
+            confinement: self.confinement(directories, need),
+            directory,
+            time_max: TIME_MAX,
+        };
+        run(&at.launcher, &program).await.map_err(|why| format!("git cannot be started: {why}"))
+    }
+
+    fn env(&self, directory: &Path, settings: &[(String, String)]) -> BTreeMap<String, String> {
+        let mut env = self.0.env();
+        env.extend(ENV.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        // Neither a repository further up nor a work tree that the configuration names.
+        let above = directory.parent().unwrap_or(directory);
+        env.insert("GIT_CEILING_DIRECTORIES".to_owned(), above.display().to_string());
+        env.insert("GIT_WORK_TREE".to_owned(), directory.display().to_string());
+        let deaf = DEAF.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let mut count = 0;
+        for (key, value) in deaf.chain(settings.iter().cloned()) {
+            env.insert(format!("GIT_CONFIG_KEY_{count}"), key);
+            env.insert(format!("GIT_CONFIG_VALUE_{count}"), value);
+            count += 1;
+        }
+        env.insert("GIT_CONFIG_COUNT".to_owned(), count.to_string());
+        env
+    }
+
+    fn confinement(&self, directories: Vec<PathBuf>, need: Need) -> Confinement {
+        let mut confinement = match need {
+            Need::Look => self.0.reading_confinement(),
+            Need::Change => Confinement { network: Network::Denied, ..self.0.confinement() },
+        };
+        if let FileRights::Confined { read, write } = &mut confinement.files {
+            match need {
+                Need::Look => read.extend(directories),
+                Need::Change => write.extend(directories),
+            }
+        }
+        confinement
+    }
+
+    /// The paths of a call as pathspecs, or the whole directory; in a project without what is protected.
+    fn pathspecs(&self, paths: &[&str]) -> Result<Vec<String>, String> {
+        let mut specs = Vec::new();
+        for path in paths {
+            let relative = self.0.root.relative_path(path).map_err(|refusal| refusal.to_string())?;
+            let relative =
+                if relative.as_os_str().is_empty() { ".".into() } else { relative.to_string_lossy() };
+            specs.push(format!(":(literal){relative}"));
+        }
+        if specs.is_empty() {
+            specs.push(".".to_owned());
+        }
+        if self.0.root.scope() == FsScope::Project {
+            specs.extend(protected::exclusions());
+        }
+        Ok(specs)
+    }
+
+    async fn look(&self, args: &[&str], paths: &[&str], none: &str) -> Result<ToolOutput, String> {
+        let pathspecs = self.pathspecs(paths)?;
+        let config = self.read_config().await?;
+        let args: Vec<&str> =
+            args.iter().copied().chain(["--"]).chain(pathspecs.iter().map(String::as_str)).collect();
+        let text = succeeded(&self.run(&config, &args, Need::Look).await?)?;
+        Ok(ToolOutput::text(if text.is_empty() { format!("[{none}]") } else { text }))
+    }
+
+    async fn commit(&self, message: &str, paths: &[&str]) -> Result<ToolOutput, String> {
+        let pathspecs = self.pathspecs(paths)?;
+        let config = self.read_config().await?;
+        self.check_filters(&config).await?;
+        let of = |before: &[&str]| -> Vec<String> {
+            before.iter().map(|arg| (*arg).to_owned()).chain(pathspecs.iter().cloned()).collect()
+        };
+        let add = of(&["add", "--all", "--"]);
+        let add: Vec<&str> = add.iter().map(String::as_str).collect();
+        succeeded(&self.run(&config, &add, Need::Change).await?)?;
+        let message = format!("--message={message}");
+        let commit = of(&["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--only", &message, "--"]);
+        let commit: Vec<&str> = commit.iter().map(String::as_str).collect();
+        succeeded(&self.run(&config, &commit, Need::Change).await?).map(ToolOutput::text)
+    }
+
+    /// Files that should go through a filter would be stored as they are, since no filter runs here.
+    async fn check_filters(&self, config: &Config) -> Result<(), String> {
+        if let [filter, ..] = config.filters()[..] {
+            return Err(format!(
+                "this repository sends files through the program of filter {filter}: commit by hand"
+            ));
+        }
+        let changed =
+            ["ls-files", "--modified", "--others", "--exclude-standard", "--", ":(top,attr:filter=lfs)"];
+        let stored_elsewhere = succeeded(&self.run(config, &changed, Need::Look).await?)?;
+        match stored_elsewhere.lines().next() {
+            Some(file) => Err(format!("{file} belongs into large-file storage: commit by hand")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn succeeded(finished: &Finished) -> Result<String, String> {
+    match finished.end {
+        End::Exited(0) => Ok(finished.stdout.text()),
+        End::TimedOut => Err(format!("git was ended after {} s", TIME_MAX.as_secs())),
+        End::Exited(_) | End::Killed => Err(format!("{}{}", finished.stdout.text(), finished.stderr.text())),
+    }
+}
+
+/// Where the repository is if it is not `.git` below the directory. A linked work tree is believed if the repository names
+/// it in return; anything else that leads out is not.
+fn find_git_directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let link = directory.join(".git");
+    let none = || format!("{} is not the top of a git repository", directory.display());
+    let found = std::fs::symlink_metadata(&link).map_err(|_| none())?;
+    if found.is_dir() {
+        return Ok(Vec::new());
+    }
+    let target = found.is_file().then(|| read_path(&link)).flatten();
+    let target = target.and_then(|text| text.strip_prefix("gitdir:").map(|path| directory.join(path.trim())));
+    let target = target.and_then(|path| std::fs::canonicalize(path).ok()).ok_or_else(none)?;
+    let named = read_path(&target.join("gitdir")).and_then(|path| std::fs::canonicalize(path).ok());
+    if named.is_none() || named != std::fs::canonicalize(&link).ok() {
+        return Err(format!("the repository at {} does not know this work tree", target.display()));
+    }
+    let common =
+        read_path(&target.join("commondir")).and_then(|path| std::fs::canonicalize(target.join(path)).ok());
+    Ok(common.into_iter().chain([target]).collect())
+}
+
+/// The one path that a small file has in it.
+fn read_path(file: &Path) -> Option<String> {
+    let is_small =
+        std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() <= LINK_BYTES_MAX);
+    let text = is_small.then(|| std::fs::read_to_string(file).ok()).flatten()?;
+    Some(text.trim().to_owned())
+}
+
+fn answer(result: Result<ToolOutput, String>) -> ToolOutput {
+    result.unwrap_or_else(ToolOutput::error)
+}
+
+pub struct GitStatus(Git);
+
+impl GitStatus {
+    pub fn new(workplace: Arc<Workplace>) -> Self {
+        Self(Git(workplace))
+    }
+}
+
+#[async_trait]
+impl Tool for GitStatus {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
+        let description = "Shows the branch and which files changed, as git status --porcelain does.";
+        spec("git_status", description, &schema, Touch::Reads, Replay::Safe)
+    }
+
+    async fn run(&self, _: &Value) -> ToolOutput {
+        let args =
+            ["status", "--porcelain=v1", "--branch", "--untracked-files=all", "--ignore-submodules=dirty"];
+        answer(self.0.look(&args, &[], "nothing changed").await)
+    }
+}
+
+pub struct GitDiff(Git);
+
+impl GitDiff {
+    pub fn new(workplace: Arc<Workplace>) -> Self {
+        Self(Git(workplace))
+    }
+}
+
+#[async_trait]
+impl Tool for GitDiff {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "minLength": 1, "description": "a file or directory; everything if left out"},
+                "staged": {"type": "boolean", "description": "what is staged, rather than what is not"}
+            },
+            "additionalProperties": false
+        });
+        let description = "Shows what changed in tracked files since the last commit or staging.";
+        spec("git_diff", description, &schema, Touch::Reads, Replay::Safe)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let mut args =
+            vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"];
+        if input["staged"].as_bool() == Some(true) {
+            args.push("--cached");
+        }
+        let paths: Vec<&str> = input["path"].as_str().into_iter().collect();
+        answer(self.0.look(&args, &paths, "no differences").await)
+    }
+}
+
+pub struct GitCommit(Git);
+
+impl GitCommit {
+    pub fn new(workplace: Arc<Workplace>) -> Self {
+        Self(Git(workplace))
+    }
+}
+
+#[async_trait]
+impl Tool for GitCommit {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "message": {"type": "string", "minLength": 1, "maxLength": MESSAGE_CHARS_MAX},
+                "paths": {"type": "array", "minItems": 1, "maxItems": PATHS_MAX,
+                          "items": {"type": "string", "minLength": 1},
+                          "description": "files or directories; every change if left out"}
+            },
+            "required": ["message"],
+            "additionalProperties": false
+        });
+        let description = "Commits changed, new and deleted files. Hooks do not run and nothing is signed.";
+        spec("git_commit", description, &schema, Touch::Commits, Replay::Never)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let message = text_field(input, "message");
+        if message.contains('\0') {
+            return ToolOutput::error("the message has a NUL in it");
+        }
+        let paths: Vec<&str> =
+            input["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        answer(self.0.commit(message, &paths).await)
+    }
+}

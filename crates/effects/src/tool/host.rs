@@ -1,0 +1,436 @@
+//! Opens toolboxes: for each session the tools it was granted, over the files and with the rights it was granted. It makes
+//! the scratch directories, and is the one place where an output leaves the tools, and so where secrets are taken out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sapwood_core::content::ToolCall;
+use sapwood_core::id::{SessionId, TenantId};
+use sapwood_core::port::tool::{FsScope, Grant, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox};
+
+use super::command::{Allowlist, RunCommand};
+use super::files::root::Root;
+use super::files::{EditFile, ListDirectory, ReadFile, WriteFile};
+use super::git::{GitCommit, GitDiff, GitStatus};
+use super::http::{HTTP_REQUEST, HttpRequest};
+use super::mcp::{McpLimits, open_mcp_tools};
+use super::schema::InputSchema;
+use super::search::{FindFiles, SearchText};
+use super::{Tool, ToolSource};
+use crate::egress::{AllowedHosts, Egress, EgressLimits};
+use crate::sandbox::{Confinement, FileRights, Launcher, Network};
+use crate::secret::Secrets;
+
+/// Every tool an agent may name that works outside of the log.
+pub const EFFECT_TOOLS: &[&str] = &[
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_directory",
+    "find_files",
+    "search_text",
+    "run_command",
+    "git_status",
+    "git_diff",
+    "git_commit",
+    "http_request",
+];
+/// Tools that work on the log: the engine has them, and the host leaves their names alone.
+pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
+
+/// Most tools in one box.
+const TOOLS_MAX: usize = 512;
+/// Where programs are looked for unless the settings say otherwise.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What every confined program may read: the system's programs and what they need to start.
+const SYSTEM_FILES: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/pki/tls/certs",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+    "/dev/random",
+    "/dev/urandom",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/kernel",
+    "/proc/sys/vm",
+    "/sys/devices/system/cpu",
+];
+
+/// What an operator decides about all tools.
+#[derive(Clone)]
+pub struct Settings {
+    /// Session directories are made below this one.
+    pub base: PathBuf,
+    pub launcher: Launcher,
+    /// Where programs are looked for, like `PATH`.
+    pub search_path: String,
+    /// What programs get besides the few variables they always have.
+    pub env: BTreeMap<String, String>,
+    /// What confined programs may read besides the system's own files and their session's, such as a toolchain.
+    pub readable: Vec<PathBuf>,
+    /// For programs in the `sandboxed` and `project` scopes; in `full` it is open.
+    pub network: Network,
+    /// `NAME <ADDRESS>` of commits in repositories that name nobody.
+    pub git_author: GitAuthor,
+    /// What `secret:NAME` stands for, and what is taken out of every output (I12).
+    pub secrets: Arc<Secrets>,
+    pub egress_limits: EgressLimits,
+    pub mcp_limits: McpLimits,
+    /// Asked for further tools, in this order.
+    pub sources: Vec<Arc<dyn ToolSource>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitAuthor {
+    pub name: String,
+    pub address: String,
+}
+
+impl Settings {
+    pub fn new(base: impl Into<PathBuf>) -> Self {
+        Self {
+            base: base.into(),
+            launcher: Launcher::None,
+            search_path: SEARCH_PATH.to_owned(),
+            env: BTreeMap::new(),
+            readable: Vec::new(),
+            network: Network::Denied,
+            git_author: GitAuthor { name: "Sapwood".to_owned(), address: "sapwood@localhost".to_owned() },
+            secrets: Arc::default(),
+            egress_limits: EgressLimits::default(),
+            mcp_limits: McpLimits::default(),
+            sources: Vec::new(),
+        }
+    }
+}
+
+pub struct Host {
+    settings: Settings,
+}
+
+impl Host {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings }
+    }
+
+    /// Removes what a session left in its scratch directory.
+    pub fn remove_scratch(&self, tenant: &TenantId, session: &SessionId) -> io::Result<()> {
+        match std::fs::remove_dir_all(self.scratch_of(tenant, session)) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn scratch_of(&self, tenant: &TenantId, session: &SessionId) -> PathBuf {
+        self.settings.base.join(directory_name(tenant.as_str())).join(directory_name(&session.to_string()))
+    }
+
+    /// Where a session's tools work, opened.
+    fn open_workplace(&self, grant: &Grant) -> Result<Workplace, ToolError> {
+        let scratch = self.scratch_of(&grant.tenant, &grant.session);
+        let (files, home) = (scratch.join("files"), scratch.join("home"));
+        let of_tenant = scratch.parent().unwrap_or(&scratch);
+        for dir in [of_tenant, &scratch, &files, &home, &home.join("tmp")] {
+            make_private(dir).map_err(|why| no_directory(dir, &why.to_string()))?;
+        }
+        let place = match (grant.fs_scope, &grant.cwd) {
+            (FsScope::Sandboxed, _) => files,
+            (_, Some(cwd)) if Path::new(cwd).is_absolute() => PathBuf::from(cwd),
+            (_, Some(cwd)) => return Err(no_directory(Path::new(cwd), "it is not an absolute path")),
+            (_, None) => {
+                return Err(no_directory(Path::new("(none)"), "this scope needs a working directory"));
+            }
+        };
+        let root =
+            Root::open(&place, grant.fs_scope).map_err(|why| no_directory(&place, &why.to_string()))?;
+        let home = std::fs::canonicalize(&home).map_err(|why| no_directory(&home, &why.to_string()))?;
+        let settings = &self.settings;
+        Ok(Workplace {
+            root: Arc::new(root),
+            home,
+            launcher: settings.launcher.clone(),
+            search_path: settings.search_path.clone(),
+            extra_env: settings.env.clone(),
+            readable: settings.readable.clone(),
+            network: settings.network,
+            git_author: settings.git_author.clone(),
+        })
+    }
+
+    /// One of the host's own tools. `run_command` without a single allowed command is none.
+    fn make_tool(
+        &self,
+        name: &str,
+        grant: &Grant,
+        at: &Arc<Workplace>,
+    ) -> Result<Option<Arc<dyn Tool>>, ToolError> {
+        let root = || at.root.clone();
+        Ok(Some(match name {
+            "read_file" => Arc::new(ReadFile::new(root())),
+            "write_file" => Arc::new(WriteFile::new(root())),
+            "edit_file" => Arc::new(EditFile::new(root())),
+            "list_directory" => Arc::new(ListDirectory::new(root())),
+            "find_files" => Arc::new(FindFiles::new(root())),
+            "search_text" => Arc::new(SearchText::new(root())),
+            "git_status" => Arc::new(GitStatus::new(at.clone())),
+            "git_diff" => Arc::new(GitDiff::new(at.clone())),
+            "git_commit" => Arc::new(GitCommit::new(at.clone())),
+            "run_command" if !grant.allowed_commands.is_empty() => {
+                Arc::new(RunCommand::new(at.clone(), read_allowlist(grant)?))
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// `http_request` if it is granted, and every tool of the servers that the grant names.
+    async fn open_network_tools(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let asks_for_requests = grant.tools.iter().any(|name| name == HTTP_REQUEST);
+        if !asks_for_requests && grant.mcp_servers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Settings { secrets, egress_limits, mcp_limits, .. } = &self.settings;
+        let invalid = |why: String| ToolError::Invalid { what: "allowed_hosts".to_owned(), why };
+        let hosts = AllowedHosts::parse(&grant.allowed_hosts).map_err(|why| invalid(why.to_string()))?;
+        let egress = Egress::new(hosts, *egress_limits).map_err(|why| invalid(why.to_string()))?;
+        let mut tools = open_mcp_tools(grant, &egress, secrets, *mcp_limits).await?;
+        if asks_for_requests {
+            tools.push(Arc::new(HttpRequest::new(egress, secrets.clone())));
+        }
+        Ok(tools)
+    }
+
+    /// Every tool of a grant: those on files and programs by name, those on the network, and what the sources have.
+    async fn tools_of(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let workplace = Arc::new(self.open_workplace(grant)?);
+        let mut tools = Vec::new();
+        for name in EFFECT_TOOLS.iter().filter(|name| grant.tools.iter().any(|granted| granted == *name)) {
+            tools.extend(self.make_tool(name, grant, &workplace)?);
+        }
+        tools.extend(self.open_network_tools(grant).await?);
+        for source in &self.settings.sources {
+            tools.extend(source.open(grant).await?);
+        }
+        Ok(tools)
+    }
+}
+
+#[async_trait]
+impl ToolHost for Host {
+    async fn open(&self, grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+        let tools = self.tools_of(grant).await?;
+        let mut slots = Vec::new();
+        for tool in tools {
+            slots.push(Slot::of(tool)?);
+        }
+        check_names(grant, &slots)?;
+        let specs = slots.iter().map(|slot| slot.spec.clone()).collect();
+        Ok(Arc::new(OpenBox { specs, slots, secrets: self.settings.secrets.clone() }))
+    }
+}
+
+/// Each granted name is somebody's, and no name is two tools'.
+fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
+    let is_there = |name: &str| slots.iter().any(|slot| slot.spec.name == name);
+    for name in &grant.tools {
+        let is_known = [EFFECT_TOOLS, ENGINE_TOOLS].concat().contains(&name.as_str()) || is_there(name);
+        if !is_known {
+            let opened = slots.iter().map(|slot| slot.spec.name.as_str());
+            let mut known: Vec<&str> =
+                [EFFECT_TOOLS, ENGINE_TOOLS].concat().into_iter().chain(opened).collect();
+            known.sort_unstable();
+            known.dedup();
+            return Err(ToolError::Unknown {
+                name: name.clone(),
+                known: format!("there are {}", known.join(", ")),
+            });
+        }
+    }
+    let invalid = |what: &str, why: &str| ToolError::Invalid { what: what.to_owned(), why: why.to_owned() };
+    if slots.len() > TOOLS_MAX {
+        return Err(invalid("the list of tools", "it has more than 512"));
+    }
+    for (index, slot) in slots.iter().enumerate() {
+        let name = &slot.spec.name;
+        if slots[..index].iter().any(|earlier| earlier.spec.name == *name) {
+            return Err(invalid(name, "two tools have this name"));
+        }
+    }
+    Ok(())
+}
+
+/// A tool with its schema compiled.
+struct Slot {
+    spec: ToolSpec,
+    schema: InputSchema,
+    tool: Arc<dyn Tool>,
+}
+
+impl Slot {
+    fn of(tool: Arc<dyn Tool>) -> Result<Self, ToolError> {
+        let spec = tool.spec();
+        let schema = InputSchema::compile(&spec.input_schema.to_value())
+            .map_err(|why| ToolError::Invalid { what: format!("the schema of {}", spec.name), why })?;
+        Ok(Self { spec, schema, tool })
+    }
+}
+
+/// The tools of one session.
+struct OpenBox {
+    specs: Vec<ToolSpec>,
+    slots: Vec<Slot>,
+    secrets: Arc<Secrets>,
+}
+
+impl OpenBox {
+    fn slot(&self, name: &str) -> Result<&Slot, String> {
+        self.slots.iter().find(|slot| slot.spec.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+            format!("there is no tool {name} in this session; there are {}", names.join(", "))
+        })
+    }
+}
+
+#[async_trait]
+impl Toolbox for OpenBox {
+    fn specs(&self) -> &[ToolSpec] {
+        &self.specs
+    }
+
+    async fn run(&self, call: &ToolCall) -> ToolOutput {
+        let input = call.input.to_value();
+        let output = match self.slot(&call.name).and_then(|slot| slot.schema.check(&input).map(|()| slot)) {
+            Ok(slot) => slot.tool.run(&input).await,
+            Err(why) => ToolOutput::error(why),
+        };
+        self.secrets.scrub_output(output)
+    }
+
+    fn check(&self, call: &ToolCall) -> Result<(), String> {
+        self.slot(&call.name)?.schema.check(&call.input.to_value())
+    }
+}
+
+/// Where a session's tools work: its files, and what programs get there.
+pub struct Workplace {
+    pub(super) root: Arc<Root>,
+    /// `HOME` of every program.
+    home: PathBuf,
+    pub(super) launcher: Launcher,
+    pub(super) search_path: String,
+    extra_env: BTreeMap<String, String>,
+    readable: Vec<PathBuf>,
+    network: Network,
+    pub(super) git_author: GitAuthor,
+}
+
+impl Workplace {
+    /// The whole environment of a program: nothing of Sapwood's own is in it.
+    pub(super) fn env(&self) -> BTreeMap<String, String> {
+        let home = self.home.display().to_string();
+        let mut env: BTreeMap<String, String> = [
+            ("PATH", self.search_path.as_str()),
+            ("HOME", &home),
+            ("TMPDIR", &format!("{home}/tmp")),
+            ("LANG", "C.UTF-8"),
+            ("TERM", "dumb"),
+            ("NO_COLOR", "1"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        env.extend(self.extra_env.clone());
+        env
+    }
+
+    /// What a command may touch: in `full` everything, else the session's files.
+    pub(super) fn confinement(&self) -> Confinement {
+        match self.root.scope() {
+            FsScope::Full => Confinement { files: FileRights::Open, network: Network::Open },
+            FsScope::Sandboxed | FsScope::Project => {
+                let write = vec![self.root.path().to_owned(), self.home.clone()];
+                let files = FileRights::Confined { read: self.readable_files(), write };
+                Confinement { files, network: self.network }
+            }
+        }
+    }
+
+    /// What a program may touch that only looks.
+    pub(super) fn reading_confinement(&self) -> Confinement {
+        let mut read = self.readable_files();
+        read.push(self.root.path().to_owned());
+        Confinement { files: FileRights::Confined { read, write: Vec::new() }, network: Network::Denied }
+    }
+
+    fn readable_files(&self) -> Vec<PathBuf> {
+        let programs = std::env::split_paths(&self.search_path);
+        let system = SYSTEM_FILES.iter().map(PathBuf::from);
+        system.chain(programs).chain(self.readable.clone()).collect()
+    }
+}
+
+fn read_allowlist(grant: &Grant) -> Result<Allowlist, ToolError> {
+    Allowlist::read(&grant.allowed_commands).map_err(|(pattern, why)| ToolError::Invalid {
+        what: format!("the allowed command {pattern:?}"),
+        why,
+    })
+}
+
+fn no_directory(dir: &Path, why: &str) -> ToolError {
+    ToolError::NoDirectory { dir: dir.display().to_string(), why: why.to_owned() }
+}
+
+/// A name as a directory's: on every file system different for different names.
+fn directory_name(name: &str) -> String {
+    let keep = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let spell = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("={byte:02x}") };
+    name.bytes().map(spell).collect()
+}
+
+/// Makes a directory that nobody else may enter. A link in its place is refused: it would lead elsewhere.
+fn make_private(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let found = std::fs::symlink_metadata(dir)?;
+    if !found.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is a link"));
+    }
+    if found.permissions().mode() & 0o777 != 0o700 {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_names_have_different_directories_on_every_file_system() {
+        assert_eq!(directory_name("acme-1"), "acme-1");
+        assert_eq!(directory_name("Acme"), "=41cme");
+        assert_eq!(directory_name("a.b:c@d"), "a=2eb=3ac=40d");
+    }
+}

@@ -1,0 +1,169 @@
+//! Tools of the servers that an agent names, by the Model Context Protocol. A server's tools are listed when the box is
+//! opened and stay as they were then; what a server says about itself later changes nothing. Servers over HTTP go through
+//! the session's [`Egress`]; programs run with a clean environment in a process group of their own.
+
+mod child;
+mod http;
+mod result;
+mod server;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rmcp::model::{CallToolRequestParams, Tool as RemoteTool};
+use sapwood_core::Json;
+use sapwood_core::port::tool::{Grant, Replay, ToolError, ToolOutput, ToolSpec, Touch};
+use serde_json::Value;
+
+use super::Tool;
+use crate::egress::Egress;
+use crate::secret::Secrets;
+use server::Server;
+
+/// Most servers of an agent, and tools of a server.
+pub const SERVERS_MAX: usize = 32;
+pub const SERVER_TOOLS_MAX: usize = 256;
+/// What providers accept as a tool's name.
+pub const TOOL_NAME_BYTES_MAX: usize = 64;
+/// Longest description and schema that are passed on to a model.
+const DESCRIPTION_CHARS_MAX: usize = 4_096;
+const SCHEMA_BYTES_MAX: usize = 64 << 10;
+
+/// How patient we are with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct McpLimits {
+    /// Start, handshake and listing of tools.
+    pub start_ms_max: u64,
+    pub call_ms_max: u64,
+    /// How often a server that died is started again.
+    pub restarts_max: u32,
+}
+
+impl Default for McpLimits {
+    fn default() -> Self {
+        Self { start_ms_max: 60_000, call_ms_max: 120_000, restarts_max: 3 }
+    }
+}
+
+/// Starts the grant's servers and lists their tools. One that cannot be reached fails the whole: a session that silently
+/// lacks tools would be a surprise later.
+pub async fn open_mcp_tools(
+    grant: &Grant,
+    egress: &Egress,
+    secrets: &Arc<Secrets>,
+    limits: McpLimits,
+) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+    if grant.mcp_servers.len() > SERVERS_MAX {
+        let why = format!("{} servers are more than {SERVERS_MAX}", grant.mcp_servers.len());
+        return Err(ToolError::Invalid { what: "mcp_servers".to_owned(), why });
+    }
+    let open = |(name, config): (&String, _)| {
+        Server::new(name, config, grant.cwd.as_deref(), egress, secrets, limits)
+    };
+    let servers: Vec<Arc<Server>> = grant.mcp_servers.iter().map(open).map(Arc::new).collect();
+    let listed = futures_util::future::join_all(servers.iter().map(|server| server.list_tools())).await;
+    let (mut tools, mut names): (Vec<Arc<dyn Tool>>, _) = (Vec::new(), BTreeSet::new());
+    for (server, listed) in servers.iter().zip(listed) {
+        let why = |why| ToolError::Server { server: server.name().to_owned(), why };
+        for remote in listed.map_err(why)? {
+            let name = tool_name(server.name(), &server.scrub(&remote.name), &mut names);
+            tools.extend(McpTool::new(server, &remote, name).map(|tool| Arc::new(tool) as Arc<dyn Tool>));
+        }
+    }
+    Ok(tools)
+}
+
+struct McpTool {
+    server: Arc<Server>,
+    remote_name: String,
+    spec: ToolSpec,
+}
+
+impl McpTool {
+    /// A tool whose schema is too long or is no schema is left out: nobody could call it rightly.
+    fn new(server: &Arc<Server>, remote: &RemoteTool, name: String) -> Option<Self> {
+        let text = server.scrub(&Value::Object(remote.input_schema.as_ref().clone()).to_string());
+        let schema: Option<Value> =
+            serde_json::from_str(&text).ok().filter(|schema| jsonschema::validator_for(schema).is_ok());
+        let Some(schema) = schema.filter(|_| text.len() <= SCHEMA_BYTES_MAX) else {
+            tracing::warn!(server = server.name(), tool = name, "left out: its input schema cannot be used");
+            return None;
+        };
+        let description = server.scrub(remote.description.as_deref().unwrap_or_default());
+        let spec = ToolSpec {
+            name,
+            description: description.chars().take(DESCRIPTION_CHARS_MAX).collect(),
+            input_schema: Json::from_value(&schema),
+            touch: touch_of(remote),
+            replay: Replay::Never,
+        };
+        Some(Self { server: server.clone(), remote_name: remote.name.to_string(), spec })
+    }
+}
+
+#[async_trait]
+impl Tool for McpTool {
+    fn spec(&self) -> ToolSpec {
+        self.spec.clone()
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let mut params = CallToolRequestParams::new(self.remote_name.clone());
+        params.arguments = input.as_object().cloned();
+        self.server.call(params).await
+    }
+}
+
+/// A hint, and taken as one: a server that lies about reading only could act unseen, so agents name servers they trust.
+fn touch_of(remote: &RemoteTool) -> Touch {
+    match remote.annotations.as_ref().and_then(|annotations| annotations.read_only_hint) {
+        Some(true) => Touch::Reads,
+        Some(false) | None => Touch::Acts,
+    }
+}
+
+/// `mcp__SERVER__TOOL` in the letters that providers accept. Names that are cut or would meet another get a mark made of
+/// the full name, so that they are the same in every run.
+fn tool_name(server: &str, tool: &str, taken: &mut BTreeSet<String>) -> String {
+    let plain = format!("mcp__{}__{}", clean_name(server), clean_name(tool));
+    let name = match plain.len() <= TOOL_NAME_BYTES_MAX && !taken.contains(&plain) {
+        true => plain,
+        false => {
+            let mark = format!("_{:08x}", hash_name(&format!("{server}\0{tool}")));
+            let kept = plain.len().min(TOOL_NAME_BYTES_MAX - mark.len());
+            format!("{}{mark}", &plain[..kept])
+        }
+    };
+    taken.insert(name.clone());
+    name
+}
+
+fn clean_name(name: &str) -> String {
+    let clean = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    name.chars().map(clean).collect()
+}
+
+/// FNV-1a: the standard library's hash may change between releases, and names are in logs.
+fn hash_name(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_clean_short_unique_and_the_same_in_every_run() {
+        let mut taken = BTreeSet::new();
+        assert_eq!(tool_name("git", "log", &mut taken), "mcp__git__log");
+        assert_eq!(tool_name("my server", "read.file/é", &mut taken), "mcp__my_server__read_file__");
+        assert_eq!(tool_name("a", "b__c", &mut taken), "mcp__a__b__c");
+        let met = tool_name("a__b", "c", &mut taken);
+        assert_eq!(met, format!("mcp__a__b__c_{:08x}", hash_name("a__b\0c")));
+        let (long_1, long_2) = (format!("{}1", "x".repeat(99)), format!("{}2", "x".repeat(99)));
+        let (name_1, name_2) = (tool_name("s", &long_1, &mut taken), tool_name("s", &long_2, &mut taken));
+        assert_eq!((name_1.len(), name_2.len()), (TOOL_NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX));
+        assert_ne!(name_1, name_2);
+    }
+}

@@ -1,0 +1,98 @@
+//! A server's program: started without a shell, with a clean environment, in a process group that dies with its handle.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+
+use crate::secret::Secrets;
+
+/// All that a program inherits: where it finds programs and its home, and how to print. Nothing that could be a key.
+const INHERITED_VARIABLES: &[&str] =
+    &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT"];
+/// How much of what a program prints as errors is kept to explain its end.
+const STDERR_BYTES_KEPT: usize = 4 << 10;
+/// How often and how long they are waited for.
+const LAST_WORDS_WAITS_MAX: u32 = 10;
+const LAST_WORDS_WAIT_MS: u64 = 20;
+
+/// A running program. Dropping it kills the program and all it started.
+pub(super) struct ServerChild {
+    child: Child,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl ServerChild {
+    pub(super) fn start(
+        command: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+        cwd: Option<&str>,
+        secrets: &Secrets,
+    ) -> Result<(Self, ChildStdout, ChildStdin), String> {
+        let mut program = Command::new(command);
+        program.args(args).env_clear().kill_on_drop(true);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        program.current_dir(cwd.map_or_else(std::env::temp_dir, Into::into));
+        for name in INHERITED_VARIABLES {
+            program.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        for (name, value) in env {
+            let filled = secrets.expand(value).map_err(|error| format!("variable {name}: {error}"))?;
+            program.env(name, filled.expose());
+        }
+        #[cfg(unix)]
+        program.process_group(0);
+        let mut child = program.spawn().map_err(|error| format!("{command} cannot be started: {error}"))?;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(format!("{command} has no pipes"));
+        };
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let reader = tokio::spawn(keep_last(stderr, kept.clone()));
+        Ok((Self { child, stderr: kept, reader }, stdout, stdin))
+    }
+
+    /// The last it printed as errors, for a person to read. A program that has just died may still have words in the pipe.
+    pub(super) async fn last_words(&self) -> String {
+        for _ in 0..LAST_WORDS_WAITS_MAX {
+            if self.reader.is_finished() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(LAST_WORDS_WAIT_MS)).await;
+        }
+        let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&kept).trim().to_owned()
+    }
+
+    /// Ends the whole group at once.
+    pub(super) fn kill(&self) {
+        #[cfg(unix)]
+        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())) {
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Drop for ServerChild {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads until the program closes the pipe, keeping the end: a program whose errors nobody reads would block.
+async fn keep_last(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
+    let mut piece = [0; 1_024];
+    while let Ok(count @ 1..) = stderr.read(&mut piece).await {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&piece[..count]);
+        let surplus = kept.len().saturating_sub(STDERR_BYTES_KEPT);
+        kept.drain(..surplus);
+    }
+}

@@ -1,0 +1,258 @@
+//! One server: its connection, its death and its return. A call that was under way when the server died is not made again,
+//! because it may have acted; the next call starts the server anew, a limited number of times.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ClientRequest, Implementation, InitializeRequestParams,
+    PaginatedRequestParams, PingRequest, Tool as RemoteTool,
+};
+use rmcp::service::{RunningService, ServiceError};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{Peer, RoleClient, ServiceExt};
+use sapwood_core::port::tool::{McpServer, ToolOutput};
+use tokio::sync::Mutex;
+
+use super::child::ServerChild;
+use super::http::EgressClient;
+use super::result::read_result;
+use super::{McpLimits, SERVER_TOOLS_MAX};
+use crate::egress::{Egress, check_headers, parse_header};
+use crate::secret::Secrets;
+
+/// Most pages of a list of tools.
+const TOOL_PAGES_MAX: usize = 64;
+/// How long a server that let a call time out has to show that it is alive.
+const PING_MS_MAX: u64 = 3_000;
+
+pub(super) struct Server {
+    name: String,
+    config: McpServer,
+    cwd: Option<String>,
+    egress: Egress,
+    secrets: Arc<Secrets>,
+    limits: McpLimits,
+    /// Held while a connection is made, so that callers who meet start one server and not two.
+    life: Mutex<Life>,
+}
+
+#[derive(Default)]
+struct Life {
+    connection: Option<Arc<Connection>>,
+    starts: u32,
+}
+
+/// Dropping it closes the session and ends the program.
+struct Connection {
+    service: RunningService<RoleClient, InitializeRequestParams>,
+    child: Option<ServerChild>,
+}
+
+impl Connection {
+    fn is_alive(&self) -> bool {
+        !self.service.is_closed() && !self.service.peer().is_transport_closed()
+    }
+    async fn explain(&self, error: &ServiceError) -> String {
+        match &self.child {
+            Some(child) => with_last_words(&error.to_string(), &child.last_words().await),
+            None => error.to_string(),
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        name: &str,
+        config: &McpServer,
+        cwd: Option<&str>,
+        egress: &Egress,
+        secrets: &Arc<Secrets>,
+        limits: McpLimits,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            config: config.clone(),
+            cwd: cwd.map(str::to_owned),
+            egress: egress.clone(),
+            secrets: secrets.clone(),
+            limits,
+            life: Mutex::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the server says about itself, without the secrets it was given.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.secrets.scrub(text).into_owned()
+    }
+
+    /// Starts the server and asks for its tools.
+    pub(super) async fn list_tools(&self) -> Result<Vec<RemoteTool>, String> {
+        let list = async {
+            let connection = self.connect().await?;
+            match read_tools(connection.service.peer()).await {
+                Ok(tools) => Ok(tools),
+                Err(error) => Err(connection.explain(&error).await),
+            }
+        };
+        self.within(self.limits.start_ms_max, list).await.map_err(|why| self.scrub(&why))
+    }
+
+    /// Calls a tool. Whatever goes wrong is told to the model.
+    pub(super) async fn call(&self, params: CallToolRequestParams) -> ToolOutput {
+        let output = match self.within(self.limits.start_ms_max, self.connect()).await {
+            Ok(connection) => self.call_on(&connection, params).await,
+            Err(why) => Err(format!("MCP server {} did not run the call: {why}", self.name)),
+        };
+        self.secrets.scrub_output(output.unwrap_or_else(ToolOutput::error))
+    }
+
+    async fn call_on(
+        &self,
+        connection: &Arc<Connection>,
+        params: CallToolRequestParams,
+    ) -> Result<ToolOutput, String> {
+        let peer = connection.service.peer();
+        let limit = Duration::from_millis(self.limits.call_ms_max);
+        match tokio::time::timeout(limit, peer.call_tool_once(params)).await {
+            Ok(Ok(CallToolResponse::Complete(result))) => Ok(read_result(result)),
+            Ok(Ok(_)) => Err(format!("MCP server {} asks for input, which is not supported", self.name)),
+            Ok(Err(ServiceError::McpError(error))) => {
+                Err(format!("MCP server {} refused the call: {}", self.name, error.message))
+            }
+            Ok(Err(error)) => {
+                self.forget(connection).await;
+                let why = connection.explain(&error).await;
+                Err(format!("MCP server {} failed during the call, which may have acted: {why}", self.name))
+            }
+            Err(_) => {
+                self.end_if_silent(connection).await;
+                let limit_ms = self.limits.call_ms_max;
+                Err(format!(
+                    "MCP server {} gave no result within {limit_ms} ms; the call may have acted",
+                    self.name
+                ))
+            }
+        }
+    }
+
+    /// A slow tool is no dead server: only one that does not even answer a ping is ended.
+    async fn end_if_silent(&self, connection: &Arc<Connection>) {
+        let ping = connection.service.peer().send_request(ClientRequest::PingRequest(PingRequest::default()));
+        let answer = tokio::time::timeout(Duration::from_millis(PING_MS_MAX), ping).await;
+        // An error is an answer too, unless it says that nobody is there.
+        if !matches!(answer, Ok(Ok(_) | Err(ServiceError::McpError(_)))) {
+            self.forget(connection).await;
+        }
+    }
+
+    /// Ends a connection for everybody who uses it.
+    async fn forget(&self, connection: &Arc<Connection>) {
+        if let Some(child) = &connection.child {
+            child.kill();
+        }
+        let mut life = self.life.lock().await;
+        if life.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            life.connection = None;
+        }
+    }
+
+    async fn connect(&self) -> Result<Arc<Connection>, String> {
+        let mut life = self.life.lock().await;
+        if let Some(connection) = life.connection.as_ref().filter(|connection| connection.is_alive()) {
+            return Ok(connection.clone());
+        }
+        if life.starts > self.limits.restarts_max {
+            return Err(format!(
+                "it ended too often and is not started again ({} restarts)",
+                life.starts - 1
+            ));
+        }
+        life.connection = None;
+        life.starts += 1;
+        let connection = Arc::new(self.start().await?);
+        life.connection = Some(connection.clone());
+        Ok(connection)
+    }
+
+    async fn start(&self) -> Result<Connection, String> {
+        match &self.config {
+            McpServer::Stdio { command, args, env } => self.start_program(command, args, env).await,
+            McpServer::Http { url, headers } => self.start_session(url, headers).await,
+        }
+    }
+
+    async fn start_program(
+        &self,
+        command: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+    ) -> Result<Connection, String> {
+        let (child, stdout, stdin) =
+            ServerChild::start(command, args, env, self.cwd.as_deref(), &self.secrets)?;
+        match introduce().serve((stdout, stdin)).await {
+            Ok(service) => Ok(Connection { service, child: Some(child) }),
+            Err(error) => Err(with_last_words(&error.to_string(), &child.last_words().await)),
+        }
+    }
+
+    async fn start_session(
+        &self,
+        url: &str,
+        headers: &BTreeMap<String, String>,
+    ) -> Result<Connection, String> {
+        let admitted = self.egress.admit(url).map_err(|error| error.to_string())?;
+        let mut filled = HeaderMap::new();
+        for (name, value) in headers {
+            let value = self.secrets.expand(value).map_err(|error| error.to_string())?;
+            let (name, value) = parse_header(name, value.expose()).map_err(|error| error.to_string())?;
+            filled.append(name, value);
+        }
+        check_headers(&filled).map_err(|error| error.to_string())?;
+        let client = EgressClient { egress: self.egress.clone(), headers: filled };
+        let config = StreamableHttpClientTransportConfig::with_uri(admitted.as_str());
+        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let service = introduce().serve(transport).await.map_err(|error| error.to_string())?;
+        Ok(Connection { service, child: None })
+    }
+
+    async fn within<T>(
+        &self,
+        limit_ms: u64,
+        work: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        tokio::time::timeout(Duration::from_millis(limit_ms), work)
+            .await
+            .unwrap_or_else(|_| Err(format!("it did not answer within {limit_ms} ms")))
+    }
+}
+
+fn introduce() -> InitializeRequestParams {
+    let name = Implementation::new("sapwood", env!("CARGO_PKG_VERSION"));
+    InitializeRequestParams::new(Default::default(), name)
+}
+
+fn with_last_words(why: &str, last_words: &str) -> String {
+    if last_words.is_empty() { why.to_owned() } else { format!("{why}; it printed: {last_words}") }
+}
+
+async fn read_tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, ServiceError> {
+    let (mut tools, mut cursor) = (Vec::new(), None);
+    for _ in 0..TOOL_PAGES_MAX {
+        let page = peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await?;
+        tools.extend(page.tools);
+        cursor = page.next_cursor;
+        if cursor.is_none() || tools.len() >= SERVER_TOOLS_MAX {
+            break;
+        }
+    }
+    tools.truncate(SERVER_TOOLS_MAX);
+    Ok(tools)
+}

@@ -1,0 +1,210 @@
+//! Runs one program to its end: without a shell, with only the environment it is given, through the launcher, within
+//! limits. Dropping the future ends the program and everything it started.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::sandbox::{Confinement, Launcher, launcher_args};
+
+/// How much of each stream is kept from its beginning, and from its end.
+const KEPT_BYTES: usize = 128 << 10;
+/// A stream that is longer than this is closed, which ends most programs.
+const STREAM_BYTES_MAX: u64 = 256 << 20;
+/// How long the launcher has to end what it started before it is ended itself.
+const GRACE: Duration = Duration::from_secs(5);
+const READ_BYTES: usize = 16 << 10;
+
+/// What is to be run.
+pub struct Program {
+    pub path: PathBuf,
+    pub args: Vec<String>,
+    pub directory: PathBuf,
+    pub env: BTreeMap<String, String>,
+    pub confinement: Confinement,
+    pub time_max: Duration,
+}
+
+/// What became of it.
+pub struct Finished {
+    pub end: End,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    pub took: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exited(i32),
+    Killed,
+    TimedOut,
+}
+
+/// The beginning and the end of a stream.
+#[derive(Default)]
+pub struct Captured {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    bytes: u64,
+}
+
+impl Captured {
+    fn push(&mut self, piece: &[u8]) {
+        self.bytes += piece.len() as u64;
+        let (first, rest) = piece.split_at(piece.len().min(KEPT_BYTES - self.head.len()));
+        self.head.extend_from_slice(first);
+        self.tail.extend(rest);
+        let over = self.tail.len().saturating_sub(KEPT_BYTES);
+        self.tail.drain(..over);
+    }
+
+    pub fn text(&self) -> String {
+        let left_out = self.bytes - (self.head.len() + self.tail.len()) as u64;
+        let head = String::from_utf8_lossy(&self.head).into_owned();
+        let tail = String::from_utf8_lossy(&self.tail.iter().copied().collect::<Vec<u8>>()).into_owned();
+        if left_out == 0 {
+            head + &tail
+        } else {
+            format!("{head}\n[… {left_out} bytes left out …]\n{tail}")
+        }
+    }
+}
+
+/// Finds a program as a shell would, on a search path that the settings give and never in the working directory.
+pub fn find_program(name: &str, search_path: &str, directory: &Path) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(directory.join(name)).filter(|path| is_executable(path));
+    }
+    let places = std::env::split_paths(search_path).filter(|place| place.is_absolute());
+    places.map(|place| place.join(name)).find(|path| is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished> {
+    let began = Instant::now();
+    let mut child = spawn(launcher, program)?;
+    let mut lifeline = Lifeline::of(&mut child, launcher);
+    let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let unsupervised = lifeline.group.filter(|_| !lifeline.is_supervised);
+    let end = {
+        let work = async {
+            let streams = async { tokio::join!(capture(out, &mut stdout), capture(err, &mut stderr)) };
+            let waited = async {
+                let status = child.wait().await;
+                // Whatever it left in its group would hold the streams open.
+                end_group(unsupervised);
+                status
+            };
+            tokio::join!(streams, waited).1
+        };
+        tokio::pin!(work);
+        match tokio::time::timeout(program.time_max, &mut work).await {
+            Ok(status) => end_of(status?),
+            Err(_) => {
+                lifeline.cut();
+                if tokio::time::timeout(GRACE, &mut work).await.is_err() {
+                    lifeline.kill_group();
+                }
+                End::TimedOut
+            }
+        }
+    };
+    lifeline.ended();
+    Ok(Finished { end, stdout, stderr, took: began.elapsed() })
+}
+
+fn end_of(status: ExitStatus) -> End {
+    status.code().map_or(End::Killed, End::Exited)
+}
+
+fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
+    let mut command = match launcher {
+        Launcher::Binary(binary) => {
+            let mut command = Command::new(binary);
+            command.args(launcher_args(&program.confinement)).arg(&program.path).stdin(Stdio::piped());
+            command
+        }
+        Launcher::None => {
+            let mut command = Command::new(&program.path);
+            command.stdin(Stdio::null());
+            command
+        }
+    };
+    command
+        .args(&program.args)
+        .env_clear()
+        .envs(&program.env)
+        .current_dir(&program.directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+/// Reads a stream to its end. One that cannot be read any further has ended.
+async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured) {
+    let Some(mut stream) = stream else { return };
+    let mut piece = vec![0; READ_BYTES];
+    while captured.bytes < STREAM_BYTES_MAX {
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return,
+            Ok(bytes) => captured.push(&piece[..bytes]),
+        }
+    }
+}
+
+/// Held for as long as the program may live. A launcher ends the program when the pipe closes; a program without a
+/// launcher is ended by its process group.
+struct Lifeline {
+    pipe: Option<ChildStdin>,
+    group: Option<Pid>,
+    is_supervised: bool,
+}
+
+impl Lifeline {
+    fn of(child: &mut Child, launcher: &Launcher) -> Self {
+        let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        Self { pipe: child.stdin.take(), group, is_supervised: *launcher != Launcher::None }
+    }
+
+    fn cut(&mut self) {
+        self.pipe = None;
+        if !self.is_supervised {
+            self.kill_group();
+        }
+    }
+
+    fn kill_group(&mut self) {
+        end_group(self.group.take());
+    }
+
+    /// It was waited for, and its number may soon be somebody else's.
+    fn ended(&mut self) {
+        self.group = None;
+        self.pipe = None;
+    }
+}
+
+fn end_group(group: Option<Pid>) {
+    if let Some(group) = group {
+        // It may have ended by itself in the meantime.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether a call's input fits its tool's JSON Schema, and if not, why, in words a model can act on.
+
+use jsonschema::Validator;
+use serde_json::Value;
+
+/// Most faults named at once; after these are mended the next ones show.
+const FAULTS_MAX: usize = 5;
+/// Longest description of one fault, in characters: it may quote the input.
+const FAULT_CHARS_MAX: usize = 300;
+
+/// A schema, compiled.
+pub struct InputSchema(Validator);
+
+impl InputSchema {
+    pub fn compile(schema: &Value) -> Result<Self, String> {
+        jsonschema::validator_for(schema).map(Self).map_err(|fault| fault.to_string())
+    }
+
+    pub fn check(&self, input: &Value) -> Result<(), String> {
+        let faults: Vec<String> = self.0.iter_errors(input).take(FAULTS_MAX).map(describe).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+    }
+}
+
+fn describe(fault: jsonschema::ValidationError<'_>) -> String {
+    let path = fault.instance_path().to_string();
+    let place = if path.is_empty() { "input".to_owned() } else { format!("input{path}") };
+    format!("{place}: {fault}").chars().take(FAULT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_fault_names_its_place_and_what_was_expected() {
+        let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+                            "required": ["path"], "additionalProperties": false});
+        let schema = InputSchema::compile(&schema).unwrap();
+        let why = schema.check(&json!({"limit": "many", "lmit": 1})).unwrap_err();
+        for fact in ["input/limit", "integer", "path", "lmit"] {
+            assert!(why.contains(fact), "{fact} is not in: {why}");
+        }
+        assert!(schema.check(&json!({"path": "a", "limit": 0})).unwrap_err().contains("minimum"));
+        assert_eq!(schema.check(&json!({"path": "a", "limit": 1})), Ok(()));
+    }
+}

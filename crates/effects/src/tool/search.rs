@@ -1,0 +1,239 @@
+//! `find_files` by name and `search_text` by content, over everything in scope that is neither ignored nor protected.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use globset::{GlobBuilder, GlobMatcher};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
+use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
+use serde_json::{Value, json};
+
+use super::files::root::{Reader, Refusal, Root};
+use super::files::walk::{Found, Walked, walk_files};
+use super::offload::{Stop, offload};
+use super::{Tool, spec, text_field};
+
+/// Most files and most lines in one answer.
+const FILES_MAX: usize = 1_000;
+const MATCHES_MAX: u64 = 1_000;
+const MATCHES_DEFAULT: u64 = 200;
+/// Longest line that is shown, in characters.
+const LINE_CHARS_MAX: usize = 400;
+/// Largest file that is searched, and most memory for one line of it or for a pattern.
+const SEARCHED_BYTES_MAX: u64 = 64 << 20;
+const SEARCH_HEAP_BYTES_MAX: usize = 8 << 20;
+const PATTERN_BYTES_MAX: usize = 4 << 10;
+
+pub struct FindFiles(Arc<Root>);
+
+impl FindFiles {
+    pub fn new(root: Arc<Root>) -> Self {
+        Self(root)
+    }
+}
+
+#[async_trait]
+impl Tool for FindFiles {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
+                            "description": "a glob such as *.rs (any directory) or src/**/*.rs"},
+                "path": {"type": "string", "minLength": 1, "description": "where to look; the working directory if left out"}
+            },
+            "required": ["pattern"],
+            "additionalProperties": false
+        });
+        let description = "Finds files by a glob over their names. What .gitignore leaves out is left out.";
+        spec("find_files", description, &schema, Touch::Reads, Replay::Safe)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let root = self.0.clone();
+        let pattern = text_field(input, "pattern").to_owned();
+        let path = input["path"].as_str().unwrap_or(".").to_owned();
+        offload(move |stop| match file_glob(&pattern) {
+            Ok(glob) => find(&root, &path, &glob, stop),
+            Err(why) => ToolOutput::error(format!("{pattern} is no glob: {why}")),
+        })
+        .await
+    }
+}
+
+/// A pattern without a slash means the name alone.
+fn file_glob(pattern: &str) -> Result<GlobMatcher, globset::Error> {
+    let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
+    let glob = anywhere.trim_start_matches("./");
+    Ok(GlobBuilder::new(glob).literal_separator(true).build()?.compile_matcher())
+}
+
+/// The path below the directory the walk began in.
+fn below_start<'a>(shown: &'a str, start: &str) -> &'a str {
+    shown.strip_prefix(start.trim_end_matches('/')).map_or(shown, |below| below.trim_start_matches('/'))
+}
+
+fn find(root: &Root, start: &str, glob: &GlobMatcher, stop: &Stop) -> ToolOutput {
+    let mut files: Vec<String> = Vec::new();
+    let reader = root.reader();
+    let walked = walk_files(root, &reader, start, stop, &mut |found| {
+        if glob.is_match(below_start(found.path, start)) {
+            files.push(found.path.to_owned());
+        }
+        if files.len() >= FILES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    report(walked, files, "no file fits", "files")
+}
+
+fn report(walked: Result<Walked, Refusal>, mut lines: Vec<String>, none: &str, what: &str) -> ToolOutput {
+    match walked {
+        Err(refusal) => return ToolOutput::error(refusal.to_string()),
+        Ok(Walked::All) if lines.is_empty() => lines.push(format!("[{none}]")),
+        Ok(Walked::All) => {}
+        Ok(Walked::Enough) => {
+            lines.push(format!("[only the first {} {what}: narrow the search]", lines.len()))
+        }
+        Ok(Walked::CutShort) => lines.push("[not everything was looked at: narrow the search]".to_owned()),
+    }
+    ToolOutput::text(lines.join("\n"))
+}
+
+pub struct SearchText(Arc<Root>);
+
+impl SearchText {
+    pub fn new(root: Arc<Root>) -> Self {
+        Self(root)
+    }
+}
+
+#[async_trait]
+impl Tool for SearchText {
+    fn spec(&self) -> ToolSpec {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
+                            "description": "a regular expression (Rust syntax), matched line by line"},
+                "path": {"type": "string", "minLength": 1,
+                         "description": "a file or directory; the working directory if left out"},
+                "files": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
+                          "description": "a glob: only files with such names"},
+                "literal": {"type": "boolean", "description": "the pattern is plain text"},
+                "ignore_case": {"type": "boolean"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MATCHES_MAX}
+            },
+            "required": ["pattern"],
+            "additionalProperties": false
+        });
+        let description = "Finds lines of text files by a regular expression; answers path:line:text. What .gitignore \
+                           leaves out is left out.";
+        spec("search_text", description, &schema, Touch::Reads, Replay::Safe)
+    }
+
+    async fn run(&self, input: &Value) -> ToolOutput {
+        let root = self.0.clone();
+        let start = input["path"].as_str().unwrap_or(".").to_owned();
+        let limit = input["limit"].as_u64().unwrap_or(MATCHES_DEFAULT).min(MATCHES_MAX);
+        let matcher = match text_matcher(input) {
+            Ok(matcher) => matcher,
+            Err(why) => return ToolOutput::error(format!("the pattern cannot be used: {why}")),
+        };
+        let glob = match input["files"].as_str().map(file_glob).transpose() {
+            Ok(glob) => glob,
+            Err(why) => return ToolOutput::error(format!("files is no glob: {why}")),
+        };
+        offload(move |stop| search(&root, &Search { start, glob, matcher, limit: limit as usize }, stop))
+            .await
+    }
+}
+
+fn text_matcher(input: &Value) -> Result<RegexMatcher, grep_regex::Error> {
+    RegexMatcherBuilder::new()
+        .case_insensitive(input["ignore_case"].as_bool() == Some(true))
+        .fixed_strings(input["literal"].as_bool() == Some(true))
+        .size_limit(SEARCH_HEAP_BYTES_MAX)
+        .dfa_size_limit(SEARCH_HEAP_BYTES_MAX)
+        .line_terminator(Some(b'\n'))
+        .build(text_field(input, "pattern"))
+}
+
+struct Search {
+    start: String,
+    glob: Option<GlobMatcher>,
+    matcher: RegexMatcher,
+    limit: usize,
+}
+
+fn search(root: &Root, search: &Search, stop: &Stop) -> ToolOutput {
+    let reader = root.reader();
+    let mut lines = Lines { found: Vec::new(), limit: search.limit, path: String::new(), stop };
+    if let Ok(opened) = reader.open_file(&search.start) {
+        lines.search_file(search, &search.start, opened.file.into_std());
+        let walked = if lines.is_full() { Walked::Enough } else { Walked::All };
+        return report(Ok(walked), lines.found, "no line fits", "lines");
+    }
+    let walked = walk_files(root, &reader, &search.start, stop, &mut |found| {
+        let fits =
+            search.glob.as_ref().is_none_or(|glob| glob.is_match(below_start(found.path, &search.start)));
+        if fits {
+            lines.search_found(search, &reader, found);
+        }
+        if lines.is_full() || stop.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let walked =
+        walked.map(|end| if end == Walked::Enough && !lines.is_full() { Walked::CutShort } else { end });
+    report(walked, lines.found, "no line fits", "lines")
+}
+
+/// Gathers lines until there are enough.
+struct Lines<'a> {
+    found: Vec<String>,
+    limit: usize,
+    /// The file that is being searched.
+    path: String,
+    stop: &'a Stop,
+}
+
+impl Lines<'_> {
+    fn is_full(&self) -> bool {
+        self.found.len() >= self.limit
+    }
+
+    fn search_found(&mut self, search: &Search, reader: &Reader<'_>, found: &Found<'_>) {
+        // A file that cannot be opened is as if it had no such line.
+        if let Ok(opened) = reader.open_in(found.dir, found.name, found.path)
+            && opened.bytes <= SEARCHED_BYTES_MAX
+        {
+            self.search_file(search, found.path, opened.file.into_std());
+        }
+    }
+
+    fn search_file(&mut self, search: &Search, path: &str, file: std::fs::File) {
+        self.path = path.to_owned();
+        let mut searcher = SearcherBuilder::new()
+            .binary_detection(BinaryDetection::quit(0))
+            .heap_limit(Some(SEARCH_HEAP_BYTES_MAX))
+            .line_number(true)
+            .build();
+        // A line that is too long for the memory allowed ends this file; the lines before it are kept.
+        let _ = searcher.search_file(&search.matcher, &file, self);
+    }
+}
+
+impl Sink for &mut Lines<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        let text = String::from_utf8_lossy(found.bytes());
+        let text = text.trim_end_matches(['\n', '\r']);
+        let mut shown: String = text.chars().take(LINE_CHARS_MAX).collect();
+        if shown.len() < text.len() {
+            shown.push('…');
+        }
+        self.found.push(format!("{}:{}:{shown}", self.path, found.line_number().unwrap_or(0)));
+        Ok(!self.is_full() && !self.stop.is_due())
+    }
+}

@@ -1,0 +1,277 @@
+//! The client against a real TLS server: redirects, names that change their mind, bodies that do not end.
+
+use std::time::Instant;
+
+use reqwest::Method;
+use sapwood_effects::egress::{
+    AllowedHosts, Egress, EgressError, EgressRequest, EgressResponse, Extent, SystemResolver, parse_header,
+};
+
+use crate::world::{LIMITS, Reply, World, answer, redirect};
+
+async fn get(egress: &Egress, url: &str) -> Result<EgressResponse, EgressError> {
+    send(egress, Method::GET, url, &[], None).await
+}
+
+async fn send(
+    egress: &Egress,
+    method: Method,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: Option<&str>,
+) -> Result<EgressResponse, EgressError> {
+    let headers = headers.iter().map(|(name, value)| parse_header(name, value)).collect::<Result<_, _>>()?;
+    egress.fetch(EgressRequest { method, url: url.to_owned(), headers, body: body.map(str::to_owned) }).await
+}
+
+fn code(result: Result<EgressResponse, EgressError>) -> &'static str {
+    result.err().map_or("it went through", |error| error.code())
+}
+
+#[tokio::test]
+async fn a_listed_host_is_reached_over_tls() {
+    let world = World::start(|_, _| answer("200 OK", "", b"hello")).await;
+    let response = get(&world.egress(&["good.test"]), &world.url("GOOD.test.", "/x?y=1")).await.unwrap();
+    assert_eq!((response.status.as_u16(), response.body.as_slice()), (200, &b"hello"[..]));
+    let head = world.heard()[0].to_lowercase();
+    assert!(head.starts_with("get /x?y=1 http/1.1\r\n"), "{head}");
+    assert!(head.contains("accept-encoding: identity\r\n") && !head.contains("cookie"), "{head}");
+}
+
+#[tokio::test]
+async fn without_the_fixture_loopback_stays_closed_even_if_listed() {
+    let world = World::start(|_, _| answer("200 OK", "", b"secret")).await;
+    let hosts = AllowedHosts::parse(&[format!("good.test:{}", world.port)]).unwrap();
+    let egress = Egress::with_resolver(hosts, LIMITS, world.names.clone()).unwrap();
+    assert_eq!(code(get(&egress, &world.url("good.test", "/")).await), "egress.address");
+    let hosts = AllowedHosts::parse(&[format!("localhost:{}", world.port)]).unwrap();
+    let egress = Egress::with_resolver(hosts, LIMITS, std::sync::Arc::new(SystemResolver)).unwrap();
+    assert_eq!(code(get(&egress, &world.url("localhost", "/")).await), "egress.address");
+    assert!(world.heard().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_a_closed_address_is_refused_before_anything_is_sent() {
+    let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
+    for address in [
+        "127.0.0.2",
+        "10.0.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "fe80::1",
+        "2002:7f00:1::",
+    ] {
+        world.names.set("evil.test", &[&[address]]);
+        let error = get(&world.egress(&["evil.test"]), &world.url("evil.test", "/")).await.err().unwrap();
+        assert_eq!(error.code(), "egress.address", "{address}: {error}");
+    }
+    assert!(world.heard().is_empty());
+}
+
+#[tokio::test]
+async fn one_closed_address_among_public_ones_refuses_them_all() {
+    let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
+    world.names.set("mixed.test", &[&["127.0.0.1", "10.0.0.1"]]);
+    assert_eq!(
+        code(get(&world.egress(&["mixed.test"]), &world.url("mixed.test", "/")).await),
+        "egress.address"
+    );
+    assert!(world.heard().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_turns_private_between_two_requests_is_refused_the_second_time() {
+    let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
+    world.names.set("rebind.test", &[&["127.0.0.1"], &["10.0.0.1"]]);
+    let egress = world.egress(&["rebind.test"]);
+    assert!(get(&egress, &world.url("rebind.test", "/")).await.is_ok());
+    // One lookup per connection: what was checked is what was connected to.
+    assert_eq!(world.names.asked.lock().unwrap().len(), 1);
+    assert_eq!(code(get(&egress, &world.url("rebind.test", "/")).await), "egress.address");
+    assert_eq!(world.heard().len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_turns_private_in_the_middle_of_a_redirect_is_refused() {
+    let world =
+        World::start(|_, port| redirect("302 Found", &format!("https://rebind.test:{port}/again"))).await;
+    world.names.set("rebind.test", &[&["127.0.0.1"], &["169.254.169.254"]]);
+    assert_eq!(
+        code(get(&world.egress(&["rebind.test"]), &world.url("rebind.test", "/")).await),
+        "egress.address"
+    );
+    assert_eq!(world.heard().len(), 1);
+}
+
+#[tokio::test]
+async fn redirects_are_checked_like_first_requests() {
+    for (target, expected) in [
+        ("https://evil.test/", "egress.host"),
+        ("https://169.254.169.254/latest/meta-data/", "egress.host"),
+        ("https://2130706433/", "egress.host"),
+        ("https://[::1]/", "egress.host"),
+        ("//evil.test/", "egress.host"),
+        ("http://good.test/", "egress.scheme"),
+        ("file:///etc/passwd", "egress.scheme"),
+        ("https://user:pw@good.test/", "egress.user_info"),
+    ] {
+        let world = World::start(move |_, _| redirect("302 Found", target)).await;
+        let error = get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await.err().unwrap();
+        assert_eq!(error.code(), expected, "{target}: {error}");
+        assert_eq!(world.heard().len(), 1, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_to_a_listed_name_at_a_private_address_is_refused() {
+    let world =
+        World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/")))
+            .await;
+    world.names.set("evil.test", &[&["10.0.0.1"]]);
+    let egress = world.egress(&["good.test", "evil.test"]);
+    assert_eq!(code(get(&egress, &world.url("good.test", "/")).await), "egress.address");
+}
+
+#[tokio::test]
+async fn five_redirects_are_followed_and_six_are_not() {
+    let count =
+        |request: &str| request.split("/hop").nth(1).map_or(0, |rest| rest[..1].parse::<u32>().unwrap());
+    for (last, followed) in [(5, true), (6, false)] {
+        let world = World::start(move |request, _| match count(request) {
+            hop if hop == last => answer("200 OK", "", b"there"),
+            hop => redirect("302 Found", &format!("/hop{}", hop + 1)),
+        })
+        .await;
+        let result = get(&world.egress(&["good.test"]), &world.url("good.test", "/hop0")).await;
+        assert_eq!(code(result) == "it went through", followed);
+        assert_eq!(world.heard().len(), 6);
+    }
+}
+
+#[tokio::test]
+async fn credentials_stay_behind_when_a_redirect_leaves_the_host() {
+    let headers = [
+        ("Authorization", "Bearer tok-12345678"),
+        ("X-Api-Key", "key-12345678"),
+        ("Cookie", "a=b"),
+        ("Accept", "text/plain"),
+    ];
+    for (target, kept) in [("other.test", false), ("good.test", true)] {
+        let world = World::start(move |request, port| match request.contains("/first") {
+            true => redirect("307 Temporary Redirect", &format!("https://{target}:{port}/second")),
+            false => answer("200 OK", "", b""),
+        })
+        .await;
+        let egress = world.egress(&["good.test", "other.test"]);
+        send(&egress, Method::POST, &world.url("good.test", "/first"), &headers, Some("words"))
+            .await
+            .unwrap();
+        let second = world.heard()[1].clone();
+        for sensitive in ["tok-12345678", "key-12345678", "a=b"] {
+            assert_eq!(second.contains(sensitive), kept, "{target}: {second}");
+        }
+        assert!(
+            second.contains("text/plain") && second.starts_with("POST ") && second.ends_with("words"),
+            "{second}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_post_that_is_found_elsewhere_becomes_a_get_without_its_body() {
+    let world = World::start(|request, _| match request.contains("/first") {
+        true => redirect("303 See Other", "/second"),
+        false => answer("200 OK", "", b""),
+    })
+    .await;
+    send(&world.egress(&["good.test"]), Method::POST, &world.url("good.test", "/first"), &[], Some("words"))
+        .await
+        .unwrap();
+    let second = world.heard()[1].clone();
+    assert!(second.starts_with("GET /second") && !second.contains("words"), "{second}");
+}
+
+#[tokio::test]
+async fn header_injection_and_reserved_headers_are_refused() {
+    let world = World::start(|_, _| answer("200 OK", "", b"")).await;
+    let egress = world.egress(&["good.test"]);
+    let url = world.url("good.test", "/");
+    for (name, value) in [
+        ("X-A", "a\r\nX-Injected: 1"),
+        ("X-A", "a\nb"),
+        ("X-A", "a\0b"),
+        ("X-A\r\nX-B", "1"),
+        ("X A", "1"),
+        ("", "1"),
+        ("Host", "evil.test"),
+        ("Content-Length", "0"),
+        ("transfer-encoding", "chunked"),
+        ("Connection", "upgrade"),
+        ("Accept-Encoding", "gzip"),
+        ("Proxy-Authorization", "x"),
+    ] {
+        let error = send(&egress, Method::GET, &url, &[(name, value)], None).await.err().unwrap();
+        assert_eq!(error.code(), "egress.header", "{name:?}");
+        assert!(!error.to_string().contains("Injected"), "{error}");
+    }
+    let large = "v".repeat(17 << 10);
+    assert_eq!(code(send(&egress, Method::GET, &url, &[("X-A", &large)], None).await), "egress.too_large");
+    let body = "b".repeat(5 << 20);
+    assert_eq!(code(send(&egress, Method::POST, &url, &[], Some(&body)).await), "egress.too_large");
+    assert!(world.heard().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_at_the_limit() {
+    let world = World::start(|_, _| Reply::Endless("HTTP/1.1 200 OK\r\n\r\n".to_owned())).await;
+    let response = get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await.unwrap();
+    assert_eq!((response.body.len(), response.extent), (LIMITS.body_bytes_max, Extent::CutAtLimit));
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_given_up_in_time() {
+    let world =
+        World::start(|_, _| Reply::Drip("HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n".to_owned())).await;
+    let began = Instant::now();
+    assert_eq!(
+        code(get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await),
+        "egress.timed_out"
+    );
+    assert!(began.elapsed().as_millis() < 6_000);
+}
+
+#[tokio::test]
+async fn headers_without_end_are_given_up() {
+    let many = "X-Filler: 1\r\n".repeat(1_000);
+    let world = World::start(move |_, _| answer("200 OK", &many, b"")).await;
+    assert_eq!(code(get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await), "egress.failed");
+}
+
+/// The beginning of a gzip stream. A client that unpacked would fail on it or give other bytes.
+#[tokio::test]
+async fn a_compressed_bomb_is_not_unpacked() {
+    let bomb = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0xed, 0xc1, 1, 0x0d];
+    let world = World::start(move |_, _| answer("200 OK", "Content-Encoding: gzip\r\n", &bomb)).await;
+    let response = get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await.unwrap();
+    assert_eq!(response.body, bomb);
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_refused() {
+    let world = World::start(|_, _| answer("200 OK", "", b"")).await;
+    world.names.set("stranger.test", &[&["127.0.0.1"]]);
+    assert_eq!(
+        code(get(&world.egress(&["stranger.test"]), &world.url("stranger.test", "/")).await),
+        "egress.failed"
+    );
+    assert!(world.heard().is_empty());
+}
+
+#[tokio::test]
+async fn an_international_name_is_reached_under_its_ascii_form() {
+    let world = World::start(|_, _| answer("200 OK", "", b"Buch")).await;
+    let response = get(&world.egress(&["BÜCHER.test"]), &world.url("bücher.test", "/")).await.unwrap();
+    assert_eq!(response.body, b"Buch");
+}

@@ -1,0 +1,60 @@
+//! Ways out of a session's bounds. Every one of them must fail.
+
+mod commands;
+mod paths;
+mod races;
+mod repositories;
+mod sandbox;
+
+use std::fs;
+
+use sapwood_core::port::tool::FsScope;
+use serde_json::{Value, json};
+
+use crate::desk::{Desk, Tools, read};
+
+/// What must never be seen, and never be changed.
+pub const CANARY: &str = "canary-7f3a";
+
+/// A desk with a secret beside its project and its scratch directory.
+pub fn guarded_desk() -> Desk {
+    let desk = Desk::new();
+    fs::create_dir(desk.outside("vault")).unwrap();
+    fs::write(desk.outside("vault/secret"), CANARY).unwrap();
+    desk
+}
+
+/// Every file tool pointed at one path.
+pub fn attempts(path: &str) -> Vec<(&'static str, Value)> {
+    vec![
+        ("read_file", json!({"path": path})),
+        ("write_file", json!({"path": path, "content": "overwritten"})),
+        ("edit_file", json!({"path": path, "old_text": "c", "new_text": "x"})),
+        ("list_directory", json!({"path": path})),
+        ("find_files", json!({"path": path, "pattern": "*"})),
+        ("search_text", json!({"path": path, "pattern": "."})),
+    ]
+}
+
+/// No file tool does anything with a path, and the vault is as it was.
+pub async fn assert_refused(desk: &Desk, toolbox: &Tools, path: &str) {
+    for (name, input) in attempts(path) {
+        let text = toolbox.fails(name, input).await;
+        assert!(!text.contains(CANARY), "{name} {path:?} shows the canary");
+    }
+    assert_vault_is_whole(desk);
+}
+
+pub fn assert_vault_is_whole(desk: &Desk) {
+    assert_eq!(read(desk.outside("vault/secret")), CANARY);
+    let names: Vec<_> =
+        fs::read_dir(desk.outside("vault")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["secret"], "something was put into the vault");
+}
+
+/// A box whose files are in `files`: the two scopes that have bounds.
+pub async fn bounded(desk: &Desk) -> [(std::path::PathBuf, Tools); 2] {
+    let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
+    let project = desk.open(FsScope::Project, &[]).await;
+    [(desk.scratch(), sandboxed), (desk.project(), project)]
+}

@@ -1,0 +1,222 @@
+//! Escapes by the spelling of a path, by links, and by files that are none.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::time::Duration;
+
+use sapwood_core::port::tool::{FsScope, ToolHost};
+use sapwood_effects::tool::host::Host;
+use serde_json::json;
+
+use super::{CANARY, assert_refused, assert_vault_is_whole, attempts, bounded, guarded_desk};
+use crate::desk::read;
+
+#[tokio::test]
+async fn no_spelling_of_a_path_leads_out() {
+    let desk = guarded_desk();
+    let vault = desk.outside("vault/secret").display().to_string();
+    for (_, toolbox) in bounded(&desk).await {
+        for path in [
+            vault.clone(),
+            format!("/{vault}"),
+            format!("/proc/self/root{vault}"),
+            format!("/proc/self/cwd/../../../../../../../../..{vault}"),
+            "../vault/secret".into(),
+            "a/../../vault/secret".into(),
+            "./.././vault/secret".into(),
+            format!("../../../../../../../../../../../..{vault}"),
+            format!("{}/../vault/secret", desk.project().display()),
+            format!("{}x/secret", desk.project().display()),
+            "../project-2/x".into(),
+            "..".into(),
+            "/".into(),
+            "/etc/passwd".into(),
+            "~/x/../../../etc/passwd".into(),
+            "a\0b".into(),
+            "..\0/vault/secret".into(),
+            "a/".repeat(2_100),
+            "a/".repeat(100),
+        ] {
+            assert_refused(&desk, &toolbox, &path).await;
+        }
+        let overlong = "x".repeat(300);
+        toolbox.fails("write_file", json!({"path": overlong, "content": ""})).await;
+        toolbox.fails("read_file", json!({"path": overlong})).await;
+    }
+}
+
+#[tokio::test]
+async fn no_symlink_leads_out() {
+    let desk = guarded_desk();
+    for (files, toolbox) in bounded(&desk).await {
+        let link = |target: &str, name: &str| symlink(target, files.join(name)).unwrap();
+        let vault = desk.outside("vault");
+        let climb = "../".repeat(files.components().count());
+        link(&vault.join("secret").display().to_string(), "absolute");
+        link(&format!("{climb}{}", vault.join("secret").display()), "relative");
+        link(&vault.display().to_string(), "dir");
+        link("absolute", "chain-1");
+        link("chain-1", "chain-2");
+        link("loop", "loop");
+        link(&vault.join("new").display().to_string(), "dangling");
+        link(&vault.join("new-dir").display().to_string(), "dangling-dir");
+        link("/proc/self/root", "root");
+        link("/proc/self/cwd", "cwd");
+        link(".", "here");
+        for path in [
+            "absolute",
+            "relative",
+            "dir/secret",
+            "chain-2",
+            "loop",
+            "dangling",
+            "dangling-dir/x",
+            "here/here/absolute",
+            "here/dir/secret",
+        ] {
+            assert_refused(&desk, &toolbox, path).await;
+        }
+        let through_proc = format!("root{}", vault.join("secret").display());
+        assert_refused(&desk, &toolbox, &through_proc).await;
+        for path in ["dir", "root", "cwd"] {
+            toolbox.fails("list_directory", json!({"path": path})).await;
+            toolbox.fails("find_files", json!({"path": path, "pattern": "*"})).await;
+            toolbox.fails("search_text", json!({"path": path, "pattern": "."})).await;
+        }
+        let walked = toolbox.does("search_text", json!({"pattern": "canary"})).await;
+        assert!(!walked.contains(CANARY), "a walk follows links: {walked}");
+        toolbox.fails("write_file", json!({"path": "dir/planted", "content": "x"})).await;
+        assert_vault_is_whole(&desk);
+    }
+}
+
+#[tokio::test]
+async fn no_spelling_opens_a_protected_file() {
+    let desk = guarded_desk();
+    for path in [".env", ".git/config", "sub/server.pem", ".ssh/id_rsa", ".aws/credentials", ".npmrc"] {
+        desk.put(path, CANARY);
+    }
+    symlink(".env", desk.project().join("innocent")).unwrap();
+    symlink(".git", desk.project().join("history")).unwrap();
+    symlink("innocent", desk.project().join("twice")).unwrap();
+    let toolbox = desk.open(FsScope::Project, &[]).await;
+    for path in [
+        ".env",
+        "./.env",
+        "sub/../.env",
+        ".ENV",
+        ".Env",
+        ".env.",
+        ".env ",
+        ".env. . ",
+        ".env::$DATA",
+        ".git/config",
+        ".GIT/config",
+        ".git./config",
+        ".git /config",
+        "GIT~1/config",
+        ".g\u{200c}it/config",
+        "sub/server.pem",
+        "sub/SERVER.PEM",
+        ".ssh/id_rsa",
+        ".aws/credentials",
+        ".npmrc",
+        "innocent",
+        "twice",
+        "history/config",
+        &desk.project().join(".env").display().to_string(),
+    ] {
+        for (name, input) in attempts(path) {
+            let text = toolbox.fails(name, input).await;
+            assert!(!text.contains(CANARY), "{name} {path:?}");
+        }
+    }
+    for path in
+        [".env.local", ".git/hooks/pre-commit", "new/.ssh/authorized_keys", ".Git/hooks/x", "history/hooks/x"]
+    {
+        toolbox.fails("write_file", json!({"path": path, "content": "x"})).await;
+        assert!(!desk.project().join(path).exists(), "{path}");
+    }
+    assert_eq!(read(desk.project().join(".env")), CANARY);
+    for text in [
+        toolbox.does("search_text", json!({"pattern": "canary"})).await,
+        toolbox.does("find_files", json!({"pattern": "*"})).await,
+        toolbox.does("list_directory", json!({})).await,
+    ] {
+        assert!(!text.contains(CANARY) && !text.contains(".env") && !text.contains(".git/"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn no_hard_link_leads_to_what_is_not_the_sessions() {
+    let desk = guarded_desk();
+    desk.put(".env", CANARY);
+    desk.put(".git/deep/key", CANARY);
+    desk.put("shared", "plain");
+    fs::hard_link(desk.project().join(".env"), desk.project().join("innocent")).unwrap();
+    fs::hard_link(desk.project().join(".git/deep/key"), desk.project().join("object")).unwrap();
+    fs::hard_link(desk.project().join("shared"), desk.project().join("shared-2")).unwrap();
+    let project = desk.open(FsScope::Project, &[]).await;
+    for path in ["innocent", "object"] {
+        assert!(project.fails("read_file", json!({"path": path})).await.contains("protected"));
+        project.fails("edit_file", json!({"path": path, "old_text": "c", "new_text": "x"})).await;
+        project.fails("write_file", json!({"path": path, "content": "x"})).await;
+    }
+    assert!(!project.does("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
+    assert_eq!(project.does("read_file", json!({"path": "shared"})).await, "plain");
+    assert!(
+        project.fails("write_file", json!({"path": "shared", "content": "x"})).await.contains("hard links")
+    );
+    assert_eq!(read(desk.project().join(".env")), CANARY);
+
+    let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
+    fs::hard_link(desk.outside("vault/secret"), desk.scratch().join("linked")).unwrap();
+    for (name, input) in [
+        ("read_file", json!({"path": "linked"})),
+        ("write_file", json!({"path": "linked", "content": "x"})),
+        ("edit_file", json!({"path": "linked", "old_text": "c", "new_text": "x"})),
+    ] {
+        assert!(sandboxed.fails(name, input).await.contains("hard links"));
+    }
+    assert!(!sandboxed.does("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
+    assert_vault_is_whole(&desk);
+}
+
+#[tokio::test]
+async fn pipes_sockets_and_devices_are_refused_without_waiting() {
+    let desk = guarded_desk();
+    for (files, toolbox) in bounded(&desk).await {
+        assert!(Command::new("mkfifo").arg(files.join("pipe")).status().unwrap().success());
+        let _listener = UnixListener::bind(files.join("socket")).unwrap();
+        for path in ["pipe", "socket"] {
+            for (name, input) in attempts(path).into_iter().filter(|(name, _)| *name != "find_files") {
+                let refused = tokio::time::timeout(Duration::from_secs(5), toolbox.fails(name, input)).await;
+                assert!(refused.is_ok(), "{name} waits for {path}");
+            }
+        }
+        let walked = tokio::time::timeout(
+            Duration::from_secs(5),
+            toolbox.does("search_text", json!({"pattern": "."})),
+        );
+        walked.await.expect("a walk waits for a pipe");
+    }
+    let full = desk.open(FsScope::Full, &[]).await;
+    for path in ["/dev/zero", "/dev/null", "/dev/stdin"] {
+        full.fails("read_file", json!({"path": path})).await;
+        full.fails("write_file", json!({"path": path, "content": "x"})).await;
+    }
+}
+
+#[tokio::test]
+async fn a_scratch_directory_that_is_a_link_is_refused() {
+    let desk = guarded_desk();
+    let session = desk.scratch().parent().unwrap().to_owned();
+    fs::create_dir_all(session.parent().unwrap()).unwrap();
+    symlink(desk.outside("vault"), &session).unwrap();
+    let host = Host::new(desk.settings.clone());
+    let refused = host.open(&desk.grant(FsScope::Sandboxed, &[])).await.err().expect("it was opened");
+    assert_eq!(refused.code(), "tool.no_directory");
+    assert_vault_is_whole(&desk);
+}

@@ -1,0 +1,235 @@
+//! Escapes of a program that already runs: files, environment, network, and outliving its call. Where the system has no
+//! sandbox only the environment and the ending of programs are held to.
+
+use std::fs;
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sapwood_core::port::tool::FsScope;
+use sapwood_effects::sandbox::{Confinement, FileRights, Network};
+use serde_json::json;
+
+use super::{CANARY, assert_vault_is_whole, guarded_desk};
+use crate::desk::{Desk, Tools, text_of};
+
+async fn shell(toolbox: &Tools, script: &str) -> String {
+    text_of(&toolbox.call("run_command", json!({"command": ["bash", "-c", script], "timeout_s": 20})).await)
+}
+
+#[tokio::test]
+async fn a_program_sees_nothing_of_sapwoods_environment() {
+    let desk = guarded_desk();
+    let known = ["PATH", "HOME", "TMPDIR", "LANG", "TERM", "NO_COLOR", "PWD", "SHLVL", "_"];
+    assert!(
+        std::env::var("CARGO_PKG_NAME").is_ok(),
+        "cargo gives the tests an environment that must not be seen"
+    );
+    for scope in [FsScope::Sandboxed, FsScope::Project, FsScope::Full] {
+        let toolbox = desk.open(scope, &["env", "bash -c *"]).await;
+        let env = toolbox.does("run_command", json!({"command": "env"})).await;
+        let names = env.lines().filter(|line| !line.starts_with('[')).filter_map(|line| line.split_once('='));
+        for (name, _) in names {
+            assert!(known.contains(&name), "{name} is in the environment of a program");
+        }
+        if !desk.settings.launcher.confines() {
+            continue;
+        }
+        let pid = std::process::id();
+        let seen =
+            shell(&toolbox, &format!("for p in {pid} $PPID 1; do tr '\\0' '\\n' </proc/$p/environ; done"))
+                .await;
+        assert!(!seen.contains("CARGO_PKG_NAME"), "{seen}");
+        if scope != FsScope::Full {
+            let seen =
+                shell(&toolbox, "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/maps").await;
+            assert!(!seen.contains("CARGO_") && !seen.contains("sapwood_effects"), "{seen}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_confined_program_neither_reads_nor_writes_outside() {
+    let desk = guarded_desk();
+    if !desk.settings.launcher.confines() {
+        return;
+    }
+    let vault = desk.outside("vault").display().to_string();
+    let project = desk.project().display().to_string();
+    for scope in [FsScope::Sandboxed, FsScope::Project] {
+        let toolbox = desk.open(scope, &["bash -c *"]).await;
+        for script in [
+            format!("cat {vault}/secret"),
+            format!("cat /proc/self/root{vault}/secret"),
+            format!("ln -s {vault}/secret l; cat l"),
+            format!("ln {vault}/secret h; cat h"),
+            format!("cp -r {vault} copied; cat copied/secret"),
+            format!("cd {vault} && cat secret"),
+            format!("ls {vault}; echo {vault}/*"),
+            format!("echo x >{vault}/new; echo x >{vault}/secret; rm -f {vault}/secret; mv {vault}/secret ."),
+            format!(
+                "mkdir {vault}/d; touch {vault}/t; chmod 777 {vault}/secret; truncate -s 0 {vault}/secret"
+            ),
+            format!("unshare -Urm bash -c 'mount --bind {vault} . && cat secret; cat {vault}/secret'"),
+            format!("bash -c 'exec 9<{vault}/secret; cat <&9'"),
+            "cat /etc/shadow; cat /root/.bashrc; ls /root /home".to_owned(),
+        ] {
+            let text = shell(&toolbox, &script).await;
+            assert!(
+                !text.contains(CANARY) && !text.contains("root:*") && !text.contains("root:!"),
+                "{script}: {text}"
+            );
+        }
+        assert_vault_is_whole(&desk);
+        let planted = format!("/tmp/sapwood-escape-{}", std::process::id());
+        shell(&toolbox, &format!("echo x >{planted}; echo x >/var/tmp/x-{}", std::process::id())).await;
+        assert!(!Path::new(&planted).exists());
+    }
+    let sandboxed = desk.open(FsScope::Sandboxed, &["bash -c *"]).await;
+    desk.put("mine", CANARY);
+    let text =
+        shell(&sandboxed, &format!("cat {project}/mine; echo x >{project}/planted; echo ok >own; cat own"))
+            .await;
+    assert!(!text.contains(CANARY) && text.starts_with("ok\n"), "{text}");
+    assert!(!desk.project().join("planted").exists());
+}
+
+#[tokio::test]
+async fn a_confined_program_reaches_no_network_and_no_socket() {
+    let mut desk = guarded_desk();
+    if !desk.settings.launcher.confines() {
+        return;
+    }
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let socket = desk.project().join("s");
+    let _unix = UnixListener::bind(&socket).unwrap();
+    let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
+    let by_tcp = format!("exec 3<>/dev/tcp/127.0.0.1/{tcp_port} && echo reached");
+    let by_udp = format!("echo hello >/dev/udp/127.0.0.1/{udp_port} && echo reached");
+    let by_unix = format!(
+        "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) && connect(S, sockaddr_un(\"{}\")) && print \"reached\\n\"'",
+        socket.display()
+    );
+    let pair = "perl -MSocket -e 'socketpair(A, B, AF_UNIX, SOCK_STREAM, 0) && print \"paired\\n\"'";
+    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    for script in [&by_tcp, &by_udp, &by_unix] {
+        let text = shell(&toolbox, script).await;
+        assert!(!text.contains("reached"), "{script}: {text}");
+    }
+    assert!(udp.recv(&mut [0; 16]).is_err(), "a packet came through");
+    assert!(shell(&toolbox, pair).await.contains("paired"));
+
+    // The same scripts do reach what they try to where the network is open, so that the refusals above mean something.
+    desk.settings.network = Network::Open;
+    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    for script in [&by_tcp, &by_udp, &by_unix] {
+        let text = shell(&toolbox, script).await;
+        assert!(text.contains("reached"), "{script}: {text}");
+    }
+}
+
+/// Grows a file for as long as something lives.
+const HEARTBEAT: &str = "while :; do echo x >>heartbeat; sleep 0.02; done";
+
+/// Ways to get away from one's parent.
+async fn detached(toolbox: &Tools) -> Vec<String> {
+    let mut ways = vec![
+        format!("({HEARTBEAT}) &"),
+        format!("setsid bash -c '{HEARTBEAT}' &"),
+        format!("(setsid bash -c '(setsid bash -c \"{HEARTBEAT}\" &)' &) "),
+        format!(
+            "trap '' TERM HUP INT; nohup setsid bash -c 'trap \"\" TERM HUP; {HEARTBEAT}' >/dev/null 2>&1 &"
+        ),
+        format!("setsid setsid bash -c 'exec >/dev/null 2>&1 <&-; {HEARTBEAT}' & disown -a"),
+    ];
+    // Kernels before 6.12 do not keep a program's signals to itself.
+    if shell(toolbox, "kill -0 $PPID || echo refused").await.contains("refused") {
+        ways.push(format!("kill -9 $PPID; kill -STOP $PPID; setsid bash -c '{HEARTBEAT}' &"));
+    }
+    ways
+}
+
+/// The heart beat, and does not beat any more.
+fn assert_dead(desk: &Desk, how: &str) {
+    let file = desk.project().join("heartbeat");
+    let beats = || fs::metadata(&file).map_or(0, |found| found.len());
+    std::thread::sleep(Duration::from_millis(100));
+    let before = beats();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(beats(), before, "it lives on: {how}");
+    fs::remove_file(&file).unwrap_or_else(|_| panic!("it never lived: {how}"));
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_call_that_ends() {
+    let desk = guarded_desk();
+    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    for way in detached(&toolbox).await {
+        shell(&toolbox, &format!("{way}\nsleep 0.3; true")).await;
+        assert_dead(&desk, &way);
+    }
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_call_whose_time_is_over() {
+    let desk = guarded_desk();
+    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    for way in detached(&toolbox).await {
+        let command = json!({"command": ["bash", "-c", format!("{way}\nsleep 60")], "timeout_s": 1});
+        toolbox.fails("run_command", command).await;
+        assert_dead(&desk, &way);
+    }
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_call_that_is_dropped() {
+    let desk = guarded_desk();
+    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    for way in detached(&toolbox).await {
+        let script = format!("{way}\nsleep 60");
+        let dropped = tokio::time::timeout(Duration::from_millis(500), shell(&toolbox, &script)).await;
+        assert!(dropped.is_err(), "it ended by itself: {way}");
+        assert_dead(&desk, &way);
+    }
+}
+
+#[test]
+fn nothing_outlives_the_process_that_made_the_call() {
+    let desk = guarded_desk();
+    let confinement = Confinement { files: FileRights::Open, network: Network::Open };
+    // When a process dies, however it dies, its end of the pipe closes; that is all the launcher goes by.
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_sapwood-launcher"))
+        .args(["__sandbox", "supervise", &serde_json::to_string(&confinement).unwrap()])
+        .args(["/bin/bash", "-c", &format!("setsid bash -c '{HEARTBEAT}' & echo begun; sleep 60")])
+        .current_dir(desk.project())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    launcher.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(launcher.stdin.take());
+    launcher.wait().unwrap();
+    assert_dead(&desk, "the pipe was closed");
+}
+
+#[test]
+fn a_launcher_without_sense_starts_nothing() {
+    for args in [
+        &["__sandbox"][..],
+        &["__sandbox", "enter"],
+        &["__sandbox", "enter", "{}", "/bin/true"],
+        &["__sandbox", "enter", "{\"files\":\"open\",\"network\":\"open\"}"],
+        &["__sandbox", "other", "{}", "/bin/true"],
+        &["echo"],
+    ] {
+        let status =
+            Command::new(env!("CARGO_BIN_EXE_sapwood-launcher")).args(args).stderr(Stdio::null()).status();
+        assert_eq!(status.unwrap().code(), Some(126), "{args:?}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Opening boxes: which tools are in, what is refused, what is scrubbed.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sapwood_core::content::Json;
+use sapwood_core::port::tool::{FsScope, Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Touch};
+use sapwood_effects::secret::Secrets;
+use sapwood_effects::tool::host::{EFFECT_TOOLS, Host};
+use sapwood_effects::tool::{Tool, ToolSource};
+use serde_json::{Value, json};
+
+use crate::desk::{Desk, Tools, call};
+
+const CANARY: &str = "canary-in-a-box";
+
+#[tokio::test]
+async fn a_box_has_the_granted_tools_and_no_others() {
+    let desk = Desk::new();
+    let mut grant = desk.grant(FsScope::Project, &[]);
+    grant.tools = ["read_file", "git_commit", "ask_user", "recall"].map(str::to_owned).into();
+    let toolbox = Host::new(desk.settings.clone()).open(&grant).await.unwrap();
+    let names: Vec<&str> = toolbox.specs().iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["read_file", "git_commit"]);
+    let why = toolbox.check(&call("write_file", json!({}))).unwrap_err();
+    assert!(why.contains("no tool write_file") && why.contains("read_file"), "{why}");
+    assert!(toolbox.run(&call("write_file", json!({"path": "a", "content": ""}))).await.is_error);
+    assert!(!desk.project().join("a").exists());
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_is_refused_with_what_there_is() {
+    let desk = Desk::new();
+    let mut grant = desk.grant(FsScope::Project, &[]);
+    grant.tools.push("read_fiel".to_owned());
+    let Err(refused) = Host::new(desk.settings.clone()).open(&grant).await else { panic!("it was opened") };
+    let ToolError::Unknown { name, known } = refused else { panic!("{refused}") };
+    assert_eq!(name, "read_fiel");
+    assert!(known.contains("read_file") && known.contains("ask_user"), "{known}");
+}
+
+#[tokio::test]
+async fn each_tool_says_what_it_touches_and_whether_it_may_run_again() {
+    let desk = Desk::new();
+    let toolbox = desk.open(FsScope::Project, &["ls"]).await;
+    assert_eq!(toolbox.0.specs().len(), EFFECT_TOOLS.len());
+    for spec in toolbox.0.specs() {
+        let expected = match spec.name.as_str() {
+            "write_file" | "edit_file" => (Touch::Edits, Replay::Never),
+            "run_command" | "http_request" => (Touch::Acts, Replay::Never),
+            "git_commit" => (Touch::Commits, Replay::Never),
+            _ => (Touch::Reads, Replay::Safe),
+        };
+        assert_eq!((spec.touch, spec.replay), expected, "{}", spec.name);
+    }
+}
+
+#[tokio::test]
+async fn input_that_does_not_fit_is_explained_and_never_run() {
+    let desk = Desk::new();
+    let toolbox = desk.open(FsScope::Project, &[]).await;
+    let wrong = call("write_file", json!({"path": "a", "content": 1, "mode": "x"}));
+    let why = toolbox.0.check(&wrong).unwrap_err();
+    assert!(why.contains("input/content") && why.contains("string") && why.contains("mode"), "{why}");
+    assert!(toolbox.0.run(&wrong).await.is_error);
+    assert!(!desk.project().join("a").exists());
+}
+
+#[tokio::test]
+async fn scratch_directories_are_private_and_apart_and_can_be_removed() {
+    let desk = Desk::new();
+    let host = Host::new(desk.settings.clone());
+    let one = desk.grant(FsScope::Sandboxed, &[]);
+    let mut other = one.clone();
+    other.tenant = "ACME".parse().unwrap();
+    let (first, second) = (host.open(&one).await.unwrap(), host.open(&other).await.unwrap());
+    first.run(&call("write_file", json!({"path": "a", "content": "mine"}))).await;
+    assert!(second.run(&call("read_file", json!({"path": "a"}))).await.is_error);
+    let mut dir = desk.scratch();
+    while dir != desk.outside("scratch") {
+        let mode = dir.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{}", dir.display());
+        dir.pop();
+    }
+    host.remove_scratch(&one.tenant, &one.session).unwrap();
+    assert!(!desk.scratch().exists());
+    host.remove_scratch(&one.tenant, &one.session).unwrap();
+}
+
+#[tokio::test]
+async fn a_scope_without_its_directory_is_refused() {
+    let desk = Desk::new();
+    let host = Host::new(desk.settings.clone());
+    for cwd in [None, Some("relative"), Some("/does/not/exist")] {
+        let mut grant = desk.grant(FsScope::Project, &[]);
+        grant.cwd = cwd.map(str::to_owned);
+        let refused = host.open(&grant).await.err().expect("it was opened");
+        assert_eq!(refused.code(), "tool.no_directory", "{cwd:?}");
+    }
+    let mut grant = desk.grant(FsScope::Project, &["a; b"]);
+    assert_eq!(host.open(&grant).await.err().unwrap().code(), "tool.invalid");
+    grant.allowed_commands = vec!["*".to_owned()];
+    assert_eq!(host.open(&grant).await.err().unwrap().code(), "tool.invalid");
+}
+
+#[tokio::test]
+async fn every_output_is_scrubbed_errors_too() {
+    let mut desk = Desk::new();
+    let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
+    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    desk.put("a", &format!("the word is {CANARY}\n"));
+    let toolbox = desk.open(FsScope::Project, &["cat *"]).await;
+    for (name, input) in [
+        ("read_file", json!({"path": "a"})),
+        ("search_text", json!({"pattern": "word"})),
+        ("run_command", json!({"command": "cat a"})),
+    ] {
+        let text = toolbox.does(name, input).await;
+        assert!(text.contains("[secret:WORD]") && !text.contains(CANARY), "{name}: {text}");
+    }
+    assert!(!toolbox.fails("read_file", json!({"path": CANARY})).await.contains(CANARY));
+    assert!(!toolbox.fails(&format!("no_{CANARY}"), json!({})).await.contains(CANARY));
+}
+
+#[tokio::test]
+async fn tools_of_the_network_and_of_servers_are_in_the_box_too() {
+    let mut desk = Desk::new();
+    let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
+    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    grant.mcp_servers.insert("stub".to_owned(), crate::mcp::stdio(&[("WORD", "secret:WORD")]));
+    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
+    let env = toolbox.does("mcp__stub__env", json!({})).await;
+    assert!(env.contains("WORD=[secret:WORD]"), "{env}");
+    assert!(
+        toolbox.0.check(&call("mcp__stub__echo", json!({"text": 1}))).unwrap_err().contains("input/text")
+    );
+    let refused = toolbox.fails("http_request", json!({"url": "https://example.com/"})).await;
+    assert!(refused.contains("example.com"), "{refused}");
+    grant.allowed_hosts = vec!["not a host/".to_owned()];
+    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+}
+
+/// A program's own tool.
+struct Greet;
+
+#[async_trait]
+impl Tool for Greet {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "greet".to_owned(),
+            description: "Greets.".to_owned(),
+            input_schema: Json::parse(r#"{"type": "object"}"#).unwrap(),
+            touch: Touch::Reads,
+            replay: Replay::Safe,
+        }
+    }
+    async fn run(&self, _: &Value) -> ToolOutput {
+        ToolOutput::text("hello")
+    }
+}
+
+#[async_trait]
+impl ToolSource for Greet {
+    async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let is_granted = grant.tools.iter().any(|name| name == "greet");
+        Ok(is_granted.then(|| Arc::new(Greet) as Arc<dyn Tool>).into_iter().collect())
+    }
+}
+
+#[tokio::test]
+async fn a_program_can_add_tools_of_its_own_but_not_under_a_taken_name() {
+    let mut desk = Desk::new();
+    desk.settings.sources = vec![Arc::new(Greet)];
+    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    grant.tools = vec!["greet".to_owned()];
+    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
+    assert_eq!(toolbox.does("greet", json!({})).await, "hello");
+    desk.settings.sources.push(Arc::new(Greet));
+    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+}

@@ -1,0 +1,18 @@
+//! What the crate promises at its edge, tried from outside: real files, processes, sockets and TLS.
+
+#![allow(clippy::unwrap_used)]
+
+mod addresses;
+mod command;
+mod desk;
+mod egress;
+mod escapes;
+mod files;
+mod git;
+mod host;
+mod http_request;
+mod mcp;
+mod models;
+mod secrets;
+mod stub;
+mod world;

@@ -1,0 +1,231 @@
+//! Real MCP servers: a program of ours as a child process, and the same server over HTTPS.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use sapwood_core::id::{SessionId, TenantId};
+use sapwood_core::port::tool::{FsScope, Grant, McpServer, OutputPart, Replay, ToolError, ToolOutput, Touch};
+use sapwood_effects::egress::{AllowedHosts, Egress};
+use sapwood_effects::secret::Secrets;
+use sapwood_effects::tool::Tool;
+use sapwood_effects::tool::mcp::{McpLimits, open_mcp_tools};
+use serde_json::json;
+
+use crate::stub::{PICTURE, Stub};
+use crate::world::{LIMITS, Names, SERVER, listen, text_of};
+
+const PATIENCE: McpLimits = McpLimits { start_ms_max: 20_000, call_ms_max: 1_000, restarts_max: 2 };
+const CANARY: &str = "mcp-canary-8d1f";
+
+/// Built by `cargo test` beside the tests.
+fn stub_program() -> String {
+    let deps: PathBuf = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    deps.parent().unwrap().join("examples/mcp_stub").display().to_string()
+}
+
+pub fn stdio(env: &[(&str, &str)]) -> McpServer {
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    McpServer::Stdio { command: stub_program(), args: vec![], env }
+}
+
+fn grant(servers: &[(&str, McpServer)]) -> Grant {
+    Grant {
+        tenant: "main".parse::<TenantId>().unwrap(),
+        session: "00000000-0000-7000-8000-000000000001".parse::<SessionId>().unwrap(),
+        cwd: None,
+        fs_scope: FsScope::Sandboxed,
+        tools: vec![],
+        allowed_commands: vec![],
+        allowed_hosts: vec![],
+        mcp_servers: servers.iter().map(|(name, server)| ((*name).to_owned(), server.clone())).collect(),
+    }
+}
+
+fn secrets() -> Arc<Secrets> {
+    Arc::new(Secrets::from_variables([("SAPWOOD_SECRET_CANARY".to_owned(), CANARY.to_owned())]))
+}
+
+fn no_egress() -> Egress {
+    Egress::new(AllowedHosts::default(), LIMITS).unwrap()
+}
+
+async fn open(servers: &[(&str, McpServer)], egress: &Egress) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+    open_mcp_tools(&grant(servers), egress, &secrets(), PATIENCE).await
+}
+
+async fn open_stub() -> Vec<Arc<dyn Tool>> {
+    open(&[("stub", stdio(&[]))], &no_egress()).await.unwrap()
+}
+
+async fn call(tools: &[Arc<dyn Tool>], name: &str, text: &str) -> ToolOutput {
+    let full = format!("mcp__stub__{name}");
+    tools.iter().find(|tool| tool.spec().name == full).unwrap().run(&json!({"text": text})).await
+}
+
+fn is_running(pid: &str) -> bool {
+    // A zombie has a directory too, but no command line.
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+async fn ends(pid: &str) -> bool {
+    for _ in 0..100 {
+        if !is_running(pid) {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_programs_tools_are_listed_and_called() {
+    let tools = open_stub().await;
+    let specs: BTreeMap<String, _> = tools.iter().map(|tool| (tool.spec().name, tool.spec())).collect();
+    assert_eq!(specs.len(), 10);
+    assert_eq!((specs["mcp__stub__echo"].touch, specs["mcp__stub__die"].touch), (Touch::Reads, Touch::Acts));
+    assert!(specs.values().all(|spec| spec.replay == Replay::Never));
+    assert_eq!(call(&tools, "echo", "hello").await, ToolOutput::text("hello"));
+    assert_eq!(call(&tools, "refuse", "").await, ToolOutput::error("not today"));
+    let picture = OutputPart::Media { mime: "image/png".into(), name: None, bytes: PICTURE.into() };
+    assert_eq!(call(&tools, "picture", "").await.parts, vec![picture]);
+}
+
+#[tokio::test]
+async fn a_program_sees_a_clean_environment_and_its_secret_does_not_come_back() {
+    let server = stdio(&[("PLAIN", "value"), ("TOKEN", "secret:CANARY")]);
+    let tools = open(&[("stub", server)], &no_egress()).await.unwrap();
+    let boast = tools.iter().map(|tool| tool.spec()).find(|spec| spec.name == "mcp__stub__boast").unwrap();
+    assert_eq!(boast.description, "my key is [secret:CANARY]");
+    let text = text_of(&call(&tools, "env", "").await);
+    assert!(text.contains("PLAIN=value") && text.contains("TOKEN=[secret:CANARY]"), "{text}");
+    assert!(text.contains("PATH=") && !text.contains("CARGO") && !text.contains(CANARY), "{text}");
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
+    let known =
+        ["PLAIN", "TOKEN", "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
+    assert!(names.iter().all(|name| known.contains(name)), "{names:?}");
+}
+
+#[tokio::test]
+async fn dropping_the_tools_ends_the_program_and_what_it_started() {
+    let tools = open_stub().await;
+    let (server, started) =
+        (text_of(&call(&tools, "pid", "").await), text_of(&call(&tools, "spawn", "").await));
+    assert!(is_running(&server) && is_running(&started));
+    drop(tools);
+    assert!(ends(&server).await && ends(&started).await);
+}
+
+#[tokio::test]
+async fn a_program_that_dies_is_explained_and_started_again_a_few_times() {
+    let tools = open_stub().await;
+    for _ in 0..=PATIENCE.restarts_max {
+        assert_eq!(call(&tools, "echo", "here").await, ToolOutput::text("here"));
+        let output = call(&tools, "die", &format!("a cold, {CANARY}")).await;
+        let text = text_of(&output);
+        assert!(
+            output.is_error
+                && text.contains("dying of a cold, [secret:CANARY]")
+                && text.contains("may have acted"),
+            "{text}"
+        );
+    }
+    let output = call(&tools, "echo", "here").await;
+    assert!(output.is_error && text_of(&output).contains("not started again"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_slow_tool_is_given_up_and_its_server_lives_on() {
+    let tools = open_stub().await;
+    let pid = text_of(&call(&tools, "pid", "").await);
+    let began = Instant::now();
+    let output = call(&tools, "hang", "").await;
+    assert!(output.is_error && text_of(&output).contains("no result within 1000 ms"), "{output:?}");
+    assert!(began.elapsed().as_millis() < 4_000);
+    assert_eq!(text_of(&call(&tools, "pid", "").await), pid);
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_any_more_is_ended_and_replaced() {
+    let tools = open_stub().await;
+    let pid = text_of(&call(&tools, "pid", "").await);
+    assert!(call(&tools, "freeze", "").await.is_error);
+    assert!(ends(&pid).await);
+    assert_ne!(text_of(&call(&tools, "pid", "").await), pid);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_opened_fails_the_box_with_a_reason() {
+    let program = |command: &str, args: &[&str]| McpServer::Stdio {
+        command: command.into(),
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: BTreeMap::new(),
+    };
+    let words = format!("echo broken {CANARY} >&2");
+    for (server, expected) in [
+        (program("/no/such/program", &[]), "cannot be started"),
+        (program("sh", &["-c", &words]), "broken [secret:CANARY]"),
+        (program("cat", &[]), ""),
+        (stdio(&[("TOKEN", "secret:NOBODY")]), "there is no secret NOBODY"),
+        (
+            McpServer::Http { url: "https://evil.test/mcp".into(), headers: BTreeMap::new() },
+            "not in allowed_hosts",
+        ),
+        (McpServer::Http { url: "http://good.test/mcp".into(), headers: BTreeMap::new() }, "only https"),
+    ] {
+        let limits = McpLimits { start_ms_max: 3_000, ..PATIENCE };
+        let opened =
+            open_mcp_tools(&grant(&[("bad", server.clone())]), &no_egress(), &secrets(), limits).await;
+        let error = opened.err().unwrap();
+        assert_eq!(error.code(), "tool.server");
+        let text = error.to_string();
+        assert!(text.contains(expected) && !text.contains(CANARY), "{server:?}: {text}");
+    }
+}
+
+/// The stub over HTTPS. Gives the port, the certificate, and what to keep alive.
+async fn serve_https(config: StreamableHttpServerConfig) -> (u16, String) {
+    let (acceptor, listener, pem) = listen().await;
+    let port = listener.local_addr().unwrap().port();
+    let service = StreamableHttpService::new(|| Ok(Stub), Arc::new(LocalSessionManager::default()), config);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (acceptor, service) = (acceptor.clone(), service.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(socket).await else { return };
+                let http = hyper::server::conn::http1::Builder::new();
+                let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).await;
+            });
+        }
+    });
+    (port, pem)
+}
+
+#[tokio::test]
+async fn a_server_over_https_is_reached_through_the_egress_rules() {
+    for (sessions, json_answers) in [(true, false), (false, true)] {
+        let mut config = StreamableHttpServerConfig::default();
+        config.legacy_session_mode = sessions;
+        config.json_response = json_answers;
+        config.allowed_hosts = vec!["good.test".to_owned()];
+        let (port, pem) = serve_https(config).await;
+        let names = Arc::new(Names::default());
+        names.set("good.test", &[&["127.0.0.1"]]);
+        let hosts = AllowedHosts::parse(&[format!("good.test:{port}")]).unwrap();
+        let egress = Egress::for_tests(hosts.clone(), LIMITS, names.clone(), SERVER, &pem).unwrap();
+        let headers = BTreeMap::from([("X-Key".to_owned(), "secret:CANARY".to_owned())]);
+        let server = McpServer::Http { url: format!("https://good.test:{port}/mcp"), headers };
+        let tools = open(&[("stub", server.clone())], &egress).await.unwrap();
+        assert_eq!(call(&tools, "echo", "over the wire").await, ToolOutput::text("over the wire"));
+        assert_eq!(call(&tools, "refuse", "").await, ToolOutput::error("not today"));
+        // The same server at an address that is not public, as far as an ordinary client knows.
+        let closed = Egress::with_resolver(hosts, LIMITS, names).unwrap();
+        let error = open(&[("stub", server)], &closed).await.err().unwrap().to_string();
+        assert!(error.contains("loopback"), "{error}");
+    }
+}

@@ -1,0 +1,157 @@
+//! An independent mock of the four providers, from the npm registry, at the version and hash in `tests/mock`. What we say
+//! must be what somebody else's reading of the protocols understands, and the other way round.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use sapwood_core::entry::Stop;
+use sapwood_core::port::model::{Piece, Thinking};
+
+use super::*;
+
+const PROVIDERS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
+/// How often the mock is asked whether it is up.
+const KNOCKS_MAX: usize = 200;
+
+/// Copied and installed once into the build's own directory, so that the source tree stays clean.
+static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mock");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("model-mock");
+    std::fs::create_dir_all(&to).unwrap();
+    let is_same = |name: &str| std::fs::read(from.join(name)).ok() == std::fs::read(to.join(name)).ok();
+    let is_there = to.join("node_modules/@copilotkit/aimock/dist/cli.js").is_file();
+    if !is_there || !is_same("package-lock.json") {
+        for name in ["package.json", "package-lock.json"] {
+            std::fs::copy(from.join(name), to.join(name)).unwrap();
+        }
+        let install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+        let installed = Command::new("npm").args(install).current_dir(&to).output();
+        let installed = installed.expect("these tests need node and npm: `cargo xtask test` installs them");
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    }
+    to
+});
+
+struct Mock {
+    child: std::process::Child,
+    url: String,
+}
+
+impl Drop for Mock {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Mock {
+    async fn start() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mock/fixtures.json");
+        let child = Command::new("node")
+            .arg(PACKAGE.join("node_modules/@copilotkit/aimock/dist/cli.js"))
+            .args(["--port", &address.port().to_string(), "--log-level", "silent", "--strict", "--fixtures"])
+            .arg(fixtures)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("node can be run");
+        let mock = Self { child, url: format!("http://{address}") };
+        for _ in 0..KNOCKS_MAX {
+            if tokio::net::TcpStream::connect(address).await.is_ok() {
+                return mock;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the mock does not come up");
+    }
+
+    async fn call(&self, provider: &str, request: &Request) -> Heard {
+        let base_url = if provider == "openai" { format!("{}/v1", self.url) } else { self.url.clone() };
+        super::call(&models_at(provider, &base_url, 10_000), request).await
+    }
+}
+
+fn asking(provider: &str, text: &str) -> Request {
+    let name = match provider {
+        "anthropic" => anthropic::NAME,
+        "openai" => openai::NAME,
+        "gemini" => gemini::NAME,
+        _ => ollama::NAME,
+    };
+    let mut request = request(name);
+    request.tools = vec![list_tool()];
+    request.messages = vec![user(text)];
+    request
+}
+
+#[tokio::test]
+async fn an_independent_mock_and_every_adapter_understand_each_other() {
+    let mock = Mock::start().await;
+    for provider in PROVIDERS {
+        let heard = mock.call(provider, &asking(provider, "Hello")).await;
+        assert_eq!(heard.code(), "ok", "{provider}: {:?}", heard.error);
+        assert_eq!(text_of(&heard.reply()), "Hello from an ümlaut 🌳, in many small pieces.", "{provider}");
+        let texts = heard.pieces.iter().filter(|piece| matches!(piece, Piece::Text(_))).count();
+        assert!(texts > 5, "{provider} streams");
+        assert_eq!(heard.reply().stop, Some(Stop::Stop), "{provider}");
+        check_tool_loop(&mock, provider).await;
+        check_failures(&mock, provider).await;
+    }
+}
+
+/// Two calls at once, then their results: the mock answers otherwise only if it can read them as results.
+async fn check_tool_loop(mock: &Mock, provider: &str) {
+    let mut request = asking(provider, "list both");
+    let heard = mock.call(provider, &request).await;
+    assert_eq!(heard.reply().stop, Some(Stop::ToolUse), "{provider}: {:?}", heard.error);
+    let calls = calls_of(&heard.reply());
+    let inputs: Vec<&str> = calls.iter().map(|(_, _, input)| input.as_str()).collect();
+    assert_eq!(inputs, [r#"{"path":"src"}"#, r#"{"path":"tests"}"#], "{provider}");
+    let parts = calls.iter().map(|(id, name, input)| call_part(id, name, input)).collect();
+    request.messages.push(message(Role::Assistant, parts));
+    for (id, name, _) in &calls {
+        request.messages.push(result(id, name, vec![text_part("a.rs")], false));
+    }
+    let heard = mock.call(provider, &request).await;
+    assert_eq!(text_of(&heard.reply()), "There are two.", "{provider}: {:?}", heard.error);
+}
+
+async fn check_failures(mock: &Mock, provider: &str) {
+    let heard = mock.call(provider, &asking(provider, "too fast")).await;
+    assert_eq!(heard.code(), "model.rate_limited", "{provider}: {:?}", heard.error);
+    let heard = mock.call(provider, &asking(provider, "broken")).await;
+    assert_eq!(heard.code(), "model.cut", "{provider}: {:?}", heard.error);
+    assert!(text_of(&heard.reply()).starts_with("This"), "{provider}");
+    let heard = mock.call(provider, &asking(provider, "nothing it knows")).await;
+    assert!(heard.error.is_some(), "{provider}");
+}
+
+#[tokio::test]
+async fn reasoning_of_the_mock_is_heard_and_its_signature_is_kept() {
+    let mock = Mock::start().await;
+    // The mock sends Ollama's reasoning in a field that Ollama itself does not have.
+    for provider in PROVIDERS.into_iter().filter(|provider| *provider != "ollama") {
+        let mut request = asking(provider, "think");
+        request.thinking = Thinking::Low;
+        let heard = mock.call(provider, &request).await;
+        let reasoning: String = heard
+            .pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Reasoning(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(reasoning, "Let me see.", "{provider}");
+        assert_eq!(text_of(&heard.reply()), "It is so.", "{provider}");
+        if provider == "anthropic" {
+            let signatures: Vec<_> = heard.reply().signatures().into_values().collect();
+            assert_eq!(signatures[0].0.as_ref(), "anthropic:thinking:c2lnbmVk");
+        }
+    }
+}

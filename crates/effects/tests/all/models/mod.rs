@@ -1,0 +1,193 @@
+//! Models, over real HTTP on loopback: a server that replays exchanges byte for byte, an independent mock, and the models
+//! that need no network.
+
+mod anthropic;
+mod cuts;
+mod faults;
+mod gemini;
+mod mock;
+mod ollama;
+mod openai;
+mod scripted;
+mod server;
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use sapwood_core::content::{Json, ToolCall};
+use sapwood_core::port::model::{
+    Model, ModelError, Piece, PieceStream, Reply, Request, RequestMessage, RequestPart, Thinking,
+};
+use sapwood_core::port::tool::{Replay, ToolSpec, Touch};
+use sapwood_core::project::context::Role;
+use sapwood_effects::model::{Key, Models, ProviderSettings, Settings};
+use serde_json::{Value, json};
+
+use server::{Exchange, Server};
+
+const KEY: &str = "canary-key-4711";
+/// Most pieces that a test's stream has.
+const PIECES_MAX: usize = 10_000;
+
+/// Models whose provider of this name is at this address; every key is there.
+fn models_at(provider: &str, base_url: &str, idle_ms: u64) -> Models {
+    let mut settings = Settings { demo_pace_ms: Some(0), ..Settings::default() };
+    let place = ProviderSettings {
+        base_url: Some(base_url.to_owned()),
+        idle_ms: Some(idle_ms),
+        ..ProviderSettings::default()
+    };
+    settings.providers.insert(provider.to_owned(), place);
+    Models::new(settings, Arc::new(|_: &str| Some(Key::new(KEY.to_owned())))).unwrap()
+}
+
+/// A server's address as the provider's settings name it.
+fn base_url(provider: &str, server: &Server) -> String {
+    match provider {
+        "openai" | "lab" => format!("{}/v1", server.url),
+        _ => server.url.clone(),
+    }
+}
+
+struct Heard {
+    pieces: Vec<Piece>,
+    error: Option<ModelError>,
+}
+
+impl Heard {
+    fn reply(&self) -> Reply {
+        let mut reply = Reply::default();
+        for piece in &self.pieces {
+            reply.apply(piece.clone()).unwrap();
+        }
+        reply
+    }
+    fn code(&self) -> &'static str {
+        self.error.as_ref().map_or("ok", ModelError::code)
+    }
+}
+
+/// Hears a stream to its end, and checks what holds for every one: a stop comes exactly once and last, or an error does.
+async fn hear(mut stream: PieceStream) -> Heard {
+    let mut heard = Heard { pieces: Vec::new(), error: None };
+    while let Some(item) = stream.next().await {
+        assert!(heard.error.is_none(), "something came after an error");
+        assert!(heard.pieces.len() < PIECES_MAX, "the stream does not end");
+        match item {
+            Ok(piece) => heard.pieces.push(piece),
+            Err(error) => heard.error = Some(error),
+        }
+    }
+    let stops = heard.pieces.iter().filter(|piece| matches!(piece, Piece::Stop(_))).count();
+    let is_last = matches!(heard.pieces.last(), Some(Piece::Stop(_)));
+    assert_eq!((stops, is_last), if heard.error.is_none() { (1, true) } else { (0, false) });
+    heard
+}
+
+async fn call(models: &Models, request: &Request) -> Heard {
+    match models.call(request).await {
+        Ok(stream) => hear(stream).await,
+        Err(error) => Heard { pieces: Vec::new(), error: Some(error) },
+    }
+}
+
+/// One call against one exchange, and the body that was sent.
+async fn play(provider: &str, request: &Request, exchange: Exchange) -> (Heard, server::Seen) {
+    let server = Server::start(vec![exchange]).await;
+    let models = models_at(provider, &base_url(provider, &server), 5_000);
+    let heard = call(&models, request).await;
+    (heard, server.seen().remove(0))
+}
+
+fn request(model: &str) -> Request {
+    Request {
+        model: model.into(),
+        system: Some("Be brief.".into()),
+        messages: vec![user("Hello")],
+        tools: vec![],
+        thinking: Thinking::Off,
+        temperature: None,
+        output_tokens_max: None,
+    }
+}
+
+fn message(role: Role, parts: Vec<RequestPart>) -> RequestMessage {
+    RequestMessage { role, parts }
+}
+
+fn user(text: &str) -> RequestMessage {
+    message(Role::User, vec![text_part(text)])
+}
+
+fn text_part(text: &str) -> RequestPart {
+    RequestPart::Text(text.into())
+}
+
+fn call_part(id: &str, name: &str, input: &str) -> RequestPart {
+    let input = Json::parse(input).unwrap();
+    RequestPart::ToolCall(ToolCall { call_id: id.into(), name: name.into(), input })
+}
+
+fn result(id: &str, tool: &str, parts: Vec<RequestPart>, is_error: bool) -> RequestMessage {
+    let part = RequestPart::ToolResult { call_id: id.into(), tool: tool.into(), parts, is_error };
+    message(Role::Tool, vec![part])
+}
+
+fn media(mime: &str, name: &str, bytes: &[u8]) -> RequestPart {
+    RequestPart::Media { mime: mime.into(), name: Some(name.into()), bytes: Arc::from(bytes) }
+}
+
+fn list_tool() -> ToolSpec {
+    ToolSpec {
+        name: "list_directory".into(),
+        description: "Lists a directory.".into(),
+        input_schema: Json::from_value(&schema()),
+        touch: Touch::Reads,
+        replay: Replay::Safe,
+    }
+}
+
+fn schema() -> Value {
+    json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]})
+}
+
+/// A conversation with all that a provider must be able to carry: pictures and documents, two calls side by side of which
+/// one was malformed, a failed result, a picture as a result, a note of the engine, neighbours of one role.
+fn rich_request(model: &str) -> Request {
+    let mut rich = request(model);
+    rich.tools = vec![list_tool()];
+    rich.messages = vec![
+        message(
+            Role::User,
+            vec![
+                text_part("Look"),
+                media("image/png", "p.png", b"\x89PNG"),
+                media("application/pdf", "d.pdf", b"%PDF"),
+            ],
+        ),
+        message(Role::User, vec![media("text/csv", "t.csv", b"a,b")]),
+        message(
+            Role::Assistant,
+            vec![
+                RequestPart::Reasoning { text: "unsigned".into(), signature: None },
+                text_part("I look."),
+                call_part("c1", "list_directory", r#"{"path":"."}"#),
+                call_part("functions.list:1", "list_directory", r#""{\"path\"""#),
+            ],
+        ),
+        result("c1", "list_directory", vec![text_part("a.txt"), media("image/png", "s.png", b"PIC")], false),
+        result("functions.list:1", "list_directory", vec![text_part("bad input")], true),
+        message(Role::System, vec![text_part("Time is short.")]),
+    ];
+    rich
+}
+
+fn calls_of(reply: &Reply) -> Vec<(String, String, String)> {
+    let parts = reply.parts();
+    let calls = parts.iter().filter_map(|part| part.as_tool_call());
+    calls.map(|call| (call.call_id.clone(), call.name.clone(), call.input.get().to_owned())).collect()
+}
+
+fn text_of(reply: &Reply) -> String {
+    sapwood_core::content::joined_text(&reply.parts())
+}

@@ -1,0 +1,102 @@
+//! Ollama's wire, both ways.
+
+use sapwood_core::entry::{Stop, Usage};
+use sapwood_core::port::model::{RequestPart, Signature, Thinking};
+use serde_json::json;
+
+use super::server::Exchange;
+use super::*;
+
+pub const NAME: &str = "ollama/qwen3:8b";
+
+/// A thought, text, two calls in one line, the counts in the last one.
+pub const WHOLE: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","thinking":"Two trees 🌳"},"done":false}
+{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"I look"},"done":false}
+{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":" twice."},"done":false}
+{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","tool_calls":[{"function":{"name":"list_directory","arguments":{"path":"src"}}},{"function":{"name":"list_directory","arguments":{}}}]},"done":false}
+{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":""},"done_reason":"stop","done":true,"total_duration":1,"load_duration":1,"prompt_eval_count":26,"prompt_eval_duration":1,"eval_count":98,"eval_duration":1}
+"#;
+
+#[tokio::test]
+async fn a_reply_with_a_thought_text_and_two_calls_is_read_whole() {
+    let (heard, _) = play("ollama", &request(NAME), Exchange::lines(WHOLE)).await;
+    let reply = heard.reply();
+    assert_eq!(text_of(&reply), "I look twice.");
+    let calls = calls_of(&reply);
+    assert_eq!((calls[0].1.as_str(), calls[0].2.as_str()), ("list_directory", r#"{"path":"src"}"#));
+    assert_eq!((calls[1].1.as_str(), calls[1].2.as_str()), ("list_directory", "{}"));
+    assert_ne!(calls[0].0, calls[1].0);
+    assert_eq!(reply.stop, Some(Stop::ToolUse));
+    assert_eq!(reply.usage, Some(Usage { input: 26, output: 98, ..Usage::default() }));
+}
+
+#[tokio::test]
+async fn a_request_is_written_as_the_server_wants_it() {
+    let mut request = rich_request(NAME);
+    request.thinking = Thinking::High;
+    request.output_tokens_max = Some(500);
+    request.temperature = Some(0.25);
+    let (_, seen) = play("ollama", &request, Exchange::lines(WHOLE)).await;
+    assert_eq!(seen.line, "POST /api/chat HTTP/1.1");
+    let function =
+        json!({"name": "list_directory", "description": "Lists a directory.", "parameters": schema()});
+    let expected = json!({
+        "model": "qwen3:8b",
+        "stream": true,
+        "think": true,
+        "options": {"num_ctx": 16384, "num_predict": 500, "temperature": 0.25},
+        "tools": [{"type": "function", "function": function}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Look\n\n[d.pdf: application/pdf, 4 bytes]\n\n<file name=\"t.csv\">\na,b\n</file>",
+             "images": ["iVBORw=="]},
+            {"role": "assistant", "content": "I look.", "tool_calls": [
+                {"function": {"name": "list_directory", "arguments": {"path": "."}}},
+                {"function": {"name": "list_directory", "arguments": {"malformed_input": "{\"path\""}}},
+            ]},
+            {"role": "tool", "tool_name": "list_directory", "content": "a.txt\n[s.png: image/png, 3 bytes]"},
+            {"role": "tool", "tool_name": "list_directory", "content": "Error: bad input"},
+            {"role": "user",
+             "content": "What list_directory returned:\n\n<system_note>\nTime is short.\n</system_note>",
+             "images": ["UElD"]},
+        ],
+    });
+    assert_eq!(seen.body, expected);
+}
+
+#[tokio::test]
+async fn thinking_is_graded_where_the_model_has_grades_and_goes_back_where_it_came_from() {
+    let mut request = request("ollama/gpt-oss:20b");
+    request.thinking = Thinking::Medium;
+    let thought = |signature: &str| RequestPart::Reasoning {
+        text: format!("by {signature}"),
+        signature: Some(Signature(signature.into())),
+    };
+    let parts = vec![thought("ollama:thinking"), thought("anthropic:thinking:x"), text_part("Yes.")];
+    request.messages.push(message(Role::Assistant, parts));
+    request.messages.push(user("Go on"));
+    let (_, seen) = play("ollama", &request, Exchange::lines(WHOLE)).await;
+    assert_eq!(seen.body["think"], "medium");
+    assert_eq!(
+        seen.body["messages"][2],
+        json!({"role": "assistant", "content": "Yes.", "thinking": "by ollama:thinking"})
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_was_too_long_says_so() {
+    let wire = WHOLE.replace("\"done_reason\":\"stop\"", "\"done_reason\":\"length\"");
+    let (heard, _) = play("ollama", &request(NAME), Exchange::lines(&wire)).await;
+    assert_eq!(heard.reply().stop, Some(Stop::Length));
+}
+
+#[tokio::test]
+async fn the_models_of_a_local_server_can_be_listed_and_a_missing_server_has_none() {
+    let tags = r#"{"models":[{"name":"qwen3:8b","size":1},{"name":"gemma4:latest"}]}"#;
+    let server = Server::start(vec![Exchange::answer(200, &[], tags)]).await;
+    let models = models_at("ollama", &server.url, 1_000);
+    assert_eq!(models.local_names().await, ["ollama/qwen3:8b", "ollama/gemma4:latest"]);
+    assert_eq!(server.seen()[0].line, "GET /api/tags HTTP/1.1");
+    drop(server);
+    assert!(models.local_names().await.is_empty());
+}

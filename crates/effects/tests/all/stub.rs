@@ -1,0 +1,80 @@
+//! An MCP server for tests, whose tools behave well and badly. Runs as a program (`examples/mcp_stub.rs`) and over HTTP.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, InitializeResult,
+    ListToolsResult, PaginatedRequestParams, ServerCapabilities, Tool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler};
+use serde_json::json;
+
+#[derive(Clone)]
+pub struct Stub;
+
+/// The smallest thing that begins like a PNG.
+pub const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+impl ServerHandler for Stub {
+    fn get_info(&self) -> InitializeResult {
+        InitializeResult::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}});
+        let schema = std::sync::Arc::new(schema.as_object().expect("an object").clone());
+        let tool = |name: &'static str| Tool::new(name, format!("does {name}"), schema.clone());
+        let mut tools: Vec<Tool> =
+            ["picture", "env", "pid", "die", "hang", "freeze", "refuse", "spawn"].map(tool).into();
+        // A server that tells its key to everybody.
+        let boast = format!("my key is {}", std::env::var("TOKEN").unwrap_or_default());
+        tools.push(Tool::new("boast", boast, schema.clone()));
+        tools.push(tool("echo").with_annotations(ToolAnnotations::new().read_only(true)));
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let given = request.arguments.unwrap_or_default();
+        let text = given.get("text").and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+        let said = |text: String| CallToolResult::success(vec![ContentBlock::text(text)]);
+        let result = match request.name.as_ref() {
+            "echo" => said(text),
+            "picture" => {
+                CallToolResult::success(vec![ContentBlock::image(STANDARD.encode(PICTURE), "image/png")])
+            }
+            "env" => said(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect()),
+            "pid" => said(std::process::id().to_string()),
+            "refuse" => CallToolResult::error(vec![ContentBlock::text("not today")]),
+            "spawn" => {
+                let child = tokio::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+                said(child.id().unwrap_or_default().to_string())
+            }
+            "die" => {
+                eprintln!("dying of {text}");
+                std::process::exit(3)
+            }
+            "hang" => {
+                tokio::time::sleep(Duration::from_secs(600)).await;
+                said(String::new())
+            }
+            // The runtime's only thread sleeps, so not even a ping is answered.
+            "freeze" => {
+                std::thread::sleep(Duration::from_secs(600));
+                said(String::new())
+            }
+            other => return Err(ErrorData::invalid_params(format!("no tool {other}"), None)),
+        };
+        Ok(CallToolResponse::Complete(result))
+    }
+}

@@ -1,0 +1,181 @@
+//! The tests' own corner of the internet: names that resolve as the test says, and a server that speaks TLS on loopback.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use sapwood_effects::egress::{AllowedHosts, Egress, EgressLimits, Resolver};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{self, ServerConfig};
+
+pub const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub const NAMES: &[&str] =
+    &["good.test", "other.test", "rebind.test", "mixed.test", "evil.test", "xn--bcher-kva.test"];
+pub const LIMITS: EgressLimits = EgressLimits { request_ms_max: 3_000, body_bytes_max: 64 << 10 };
+
+/// What the server says to a request.
+pub enum Reply {
+    Bytes(Vec<u8>),
+    /// A head, and then a body without end.
+    Endless(String),
+    /// A head, and then a byte now and then.
+    Drip(String),
+}
+
+pub fn answer(status: &str, headers: &str, body: &[u8]) -> Reply {
+    let head =
+        format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    Reply::Bytes([head.as_bytes(), body].concat())
+}
+
+pub fn redirect(status: &str, to: &str) -> Reply {
+    answer(status, &format!("Location: {to}\r\n"), b"")
+}
+
+/// Names and what they resolve to: each lookup takes the next answer, and the last one stays.
+#[derive(Default)]
+pub struct Names {
+    answers: Mutex<BTreeMap<String, VecDeque<Vec<IpAddr>>>>,
+    pub asked: Mutex<Vec<String>>,
+}
+
+impl Names {
+    pub fn set(&self, host: &str, answers: &[&[&str]]) {
+        let read = |answer: &&[&str]| answer.iter().map(|ip| ip.parse().unwrap()).collect();
+        self.answers.lock().unwrap().insert(host.to_owned(), answers.iter().map(read).collect());
+    }
+}
+
+#[async_trait]
+impl Resolver for Names {
+    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        self.asked.lock().unwrap().push(host.to_owned());
+        let mut answers = self.answers.lock().unwrap();
+        let left = answers.get_mut(host).ok_or_else(|| io::Error::other("no such name"))?;
+        let answer = left.pop_front().unwrap_or_default();
+        if left.is_empty() {
+            left.push_back(answer.clone());
+        }
+        Ok(answer)
+    }
+}
+
+pub struct World {
+    pub port: u16,
+    pub names: Arc<Names>,
+    pub root_pem: String,
+    /// The heads and bodies of all requests that arrived.
+    pub heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl World {
+    /// Starts a server that answers each request with what `reply` makes of it. `good.test` and `other.test` lead to it.
+    pub async fn start(reply: impl Fn(&str, u16) -> Reply + Send + Sync + 'static) -> Self {
+        let (acceptor, listener, root_pem) = listen().await;
+        let port = listener.local_addr().unwrap().port();
+        let (reply, heard) = (Arc::new(reply), Arc::new(Mutex::new(Vec::new())));
+        let world = Self { port, names: Arc::default(), root_pem, heard: heard.clone() };
+        for name in ["good.test", "other.test", "xn--bcher-kva.test"] {
+            world.names.set(name, &[&["127.0.0.1"]]);
+        }
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (acceptor, reply, heard) = (acceptor.clone(), reply.clone(), heard.clone());
+                tokio::spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(socket).await else { return };
+                    let request = read_request(&mut stream).await;
+                    heard.lock().unwrap().push(request.clone());
+                    send_reply(&mut stream, reply(&request, port)).await;
+                });
+            }
+        });
+        world
+    }
+
+    pub fn url(&self, host: &str, path: &str) -> String {
+        format!("https://{host}:{}{path}", self.port)
+    }
+
+    /// A client that may reach these hosts at the server's port.
+    pub fn egress(&self, hosts: &[&str]) -> Egress {
+        let entries: Vec<String> = hosts.iter().map(|host| format!("{host}:{}", self.port)).collect();
+        self.egress_exactly(&entries)
+    }
+
+    pub fn egress_exactly(&self, entries: &[String]) -> Egress {
+        let hosts = AllowedHosts::parse(entries).unwrap();
+        Egress::for_tests(hosts, LIMITS, self.names.clone(), SERVER, &self.root_pem).unwrap()
+    }
+
+    pub fn heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// A TLS listener for all the tests' names.
+pub async fn listen() -> (TlsAcceptor, TcpListener, String) {
+    let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let listener = TcpListener::bind(SocketAddr::new(SERVER, 0)).await.unwrap();
+    (TlsAcceptor::from(Arc::new(config)), listener, made.cert.pem())
+}
+
+async fn read_request(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4_096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+            if body.len() >= length.map_or(0, |length| length.trim().parse().unwrap()) {
+                return text;
+            }
+        }
+        match stream.read(&mut piece).await {
+            Ok(count @ 1..) => bytes.extend_from_slice(&piece[..count]),
+            _ => return text,
+        }
+    }
+}
+
+async fn send_reply(stream: &mut (impl AsyncWriteExt + Unpin), reply: Reply) {
+    let (head, piece, pause_ms) = match reply {
+        Reply::Bytes(bytes) => {
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+            return;
+        }
+        Reply::Endless(head) => (head, vec![b'a'; 16 << 10], 0),
+        Reply::Drip(head) => (head, b"a".to_vec(), 100),
+    };
+    if stream.write_all(head.as_bytes()).await.is_err() {
+        return;
+    }
+    while stream.write_all(&piece).await.is_ok() && stream.flush().await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    }
+}
+
+/// All texts of an output.
+pub fn text_of(output: &ToolOutput) -> String {
+    let text = |part: &OutputPart| match part {
+        OutputPart::Text(text) => text.clone(),
+        OutputPart::Media { mime, bytes, .. } => format!("<{mime}: {} bytes>", bytes.len()),
+    };
+    output.parts.iter().map(text).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,602 @@
+//! Compacting a session, taking that back, and pruning. Look at the context, decide what stands in for its older part,
+//! append that as one entry. What somebody else appended meanwhile stays, behind what the compaction keeps; only if the
+//! session went to another branch, or was compacted by somebody else, is all of it done again.
+
+use std::sync::Arc;
+
+use sapwood_core::compact::{
+    Archive, Callbacks, CompactOptions, Cut, Detail, Digest, Keep, Made, Method, OptionError, Room, Snap,
+    context_tokens, details, find_cut, finish, mask, preview, shorten_kept, squeeze, truncate,
+};
+use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
+use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
+use sapwood_core::port::summariser::{BeforeCompact, CompactHook, Compactor, Summariser};
+use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::tokens::{Count, count_in_use};
+use sapwood_core::trim::plan_prune;
+use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
+
+use crate::summarise::summarise;
+use crate::{Engine, EngineError, Result};
+
+/// How often a compaction is begun anew because the session took another way meanwhile.
+const PLANS_MAX: u32 = 3;
+/// How often it is appended again because somebody wrote meanwhile.
+const APPENDS_MAX: u32 = 64;
+/// What stays under a hard limit, as a share of it: less each time, in the end the last message alone.
+const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
+/// A summary under a hard limit counts on at least this many bytes a token.
+const HARD_BYTES_PER_TOKEN: u64 = 3;
+/// Items of each kind that a summary shows while a hard limit presses, fewer each time.
+const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
+/// How many messages a prune leaves if nothing else is said.
+pub const PRUNE_KEEP_LAST: usize = 12;
+
+/// Whether anything is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Writing {
+    #[default]
+    Write,
+    /// Only says what would be.
+    DryRun,
+}
+
+/// How a session is to be compacted.
+#[derive(Clone)]
+pub struct Compacting {
+    pub options: CompactOptions,
+    pub trigger: Trigger,
+    /// Who writes the summary of the strategy `llm`.
+    pub summariser: Option<Arc<dyn Summariser>>,
+    pub custom_compactor: Option<Arc<dyn Compactor>>,
+    pub callbacks: Callbacks,
+    pub hook: Option<Arc<dyn CompactHook>>,
+    /// Of the lease the caller holds.
+    pub fence: Option<u64>,
+    /// The turn that is going on, if the compaction is part of one.
+    pub turn: Option<TurnId>,
+    pub writing: Writing,
+}
+
+impl Compacting {
+    pub fn new(options: CompactOptions, trigger: Trigger) -> Self {
+        Self {
+            options,
+            trigger,
+            summariser: None,
+            custom_compactor: None,
+            callbacks: Callbacks::default(),
+            hook: None,
+            fence: None,
+            turn: None,
+            writing: Writing::Write,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let options = self.options.clone().checked()?;
+        for (key, method) in [
+            ("compact_strategy", Some(options.compact_strategy)),
+            ("hard_limit_strategy", options.hard_limit_strategy),
+        ] {
+            match method {
+                Some(Method::Llm) if self.summariser.is_none() => {
+                    return Err(EngineError::NoSummariser { key });
+                }
+                Some(Method::Custom) if self.custom_compactor.is_none() => {
+                    let why = "custom needs a custom_compactor, which only the Rust API can give";
+                    return Err(OptionError::new(key, why).into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compacted {
+    /// Messages in the context now.
+    pub kept: usize,
+    /// Messages that left it.
+    pub archived: usize,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+    /// The entry that was written, or would be; none if there was nothing to do.
+    pub compaction: Option<Compaction>,
+    pub entry: Option<(Seq, EntryId)>,
+    /// Why a hook called it off.
+    pub cancelled: Option<String>,
+}
+
+impl Compacted {
+    fn nothing(context: &Context, tokens: u64) -> Self {
+        Self {
+            kept: context.messages.len(),
+            archived: 0,
+            tokens_before: tokens,
+            tokens_after: tokens,
+            compaction: None,
+            entry: None,
+            cancelled: None,
+        }
+    }
+}
+
+/// A compaction that is not written yet, and the context it will give.
+struct Ready {
+    compaction: Compaction,
+    after: Context,
+    archived: usize,
+}
+
+enum Outcome {
+    Ready(Box<Ready>),
+    Cancelled(String),
+}
+
+/// What was looked at: a compaction fits behind anything that was only appended to it.
+struct Looked {
+    head: Seq,
+    leaf: Option<EntryId>,
+    compaction: Option<EntryId>,
+    has_news: bool,
+    context: Context,
+}
+
+impl Looked {
+    fn of(slice: PathSlice) -> Self {
+        let (leaf, compaction) = ends_of(&slice.entries);
+        let since = slice.entries.iter().rev().take_while(|entry| entry.meta.kind != Kind::Compaction);
+        let has_news = since.into_iter().any(|entry| entry.meta.kind.is_message());
+        let head = slice.head.seq;
+        Self { head, leaf, compaction, has_news, context: build_context(slice, OpenTurn::Keep) }
+    }
+
+    fn still_leads_to(&self, later: &PathSlice) -> bool {
+        let has_leaf = later.entries.iter().any(|entry| Some(entry.meta.id) == self.leaf);
+        has_leaf && ends_of(&later.entries).1 == self.compaction
+    }
+}
+
+fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
+    let compaction = entries.iter().rev().find(|entry| entry.meta.kind == Kind::Compaction);
+    (entries.last().map(|entry| entry.meta.id), compaction.map(|entry| entry.meta.id))
+}
+
+impl Engine {
+    /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
+    pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
+        how.check()?;
+        for _ in 0..PLANS_MAX {
+            let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+            let looked = Looked::of(slice);
+            let counter = self.tokens.counter(looked.context.model.as_deref());
+            let tokens = context_tokens(&looked.context, &counter);
+            if !is_called_for(&looked, &how, &counter) {
+                return Ok(Compacted::nothing(&looked.context, tokens));
+            }
+            let ready = match self.make(&looked.context, &how, &counter, tokens).await? {
+                None => return Ok(Compacted::nothing(&looked.context, tokens)),
+                Some(Outcome::Cancelled(reason)) => {
+                    let nothing = Compacted::nothing(&looked.context, tokens);
+                    return Ok(Compacted { cancelled: Some(reason), ..nothing });
+                }
+                Some(Outcome::Ready(ready)) => ready,
+            };
+            if let Some(done) = self.write_compaction(scope, session, &looked, *ready, &how).await? {
+                return Ok(done);
+            }
+        }
+        Err(EngineError::Contended { session: session.clone(), tries: PLANS_MAX })
+    }
+
+    /// Appends it behind whatever was appended since; `None` if it does not fit there any more.
+    async fn write_compaction(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        looked: &Looked,
+        ready: Ready,
+        how: &Compacting,
+    ) -> Result<Option<Compacted>> {
+        let Ready { compaction, after, archived } = ready;
+        let mut done = Compacted {
+            kept: after.messages.len(),
+            archived,
+            tokens_before: compaction.tokens_before.unwrap_or_default(),
+            tokens_after: compaction.tokens_after.unwrap_or_default(),
+            compaction: Some(compaction.clone()),
+            entry: None,
+            cancelled: None,
+        };
+        if how.writing == Writing::DryRun {
+            return Ok(Some(done));
+        }
+        let mut head = looked.head;
+        for _ in 0..APPENDS_MAX {
+            let now = self.clock.now();
+            let draft = Draft { turn: how.turn, ..Draft::new(now, compaction.clone()) };
+            let append = Append {
+                expect: Expect::Head(head),
+                fence: how.fence,
+                ..Append::new(session.clone(), now, vec![draft])
+            };
+            match self.append(scope, append).await {
+                Ok(appended) => {
+                    done.entry = appended.entries.first().copied();
+                    if let Some(hook) = &how.hook {
+                        hook.after_compact(&compaction).await;
+                    }
+                    if head != looked.head {
+                        done.kept = self.length(scope, session).await?;
+                    }
+                    return Ok(Some(done));
+                }
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
+                Err(error) => return Err(error),
+            }
+            let later = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+            if !looked.still_leads_to(&later) {
+                return Ok(None);
+            }
+            head = later.head.seq;
+        }
+        Err(EngineError::Contended { session: session.clone(), tries: APPENDS_MAX })
+    }
+
+    /// Decides what the compaction will be. `None` if there is nothing to do.
+    async fn make(
+        &self,
+        context: &Context,
+        how: &Compacting,
+        count: &dyn Count,
+        tokens_before: u64,
+    ) -> Result<Option<Outcome>> {
+        let cut = find_cut(context, how.options.keep(), Snap::ToUser, count);
+        let mut best = match cut {
+            None => self.only_shorten(context, how),
+            Some(cut) => {
+                match self.pass(context, cut, how.options.compact_strategy, how, Room::Half).await? {
+                    Outcome::Ready(ready) => Some(*ready),
+                    cancelled @ Outcome::Cancelled(_) => return Ok(Some(cancelled)),
+                }
+            }
+        };
+        if let Some(limit) = how.options.hard_limit_tokens {
+            best = self.press(context, best, limit, how, count).await?;
+        }
+        // What nobody asked for has to be worth it.
+        let is_worth_it = |ready: &Ready| {
+            how.trigger == Trigger::Manual || context_tokens(&ready.after, count) < tokens_before
+        };
+        if best.as_ref().is_some_and(|ready| !is_worth_it(ready)) {
+            best = self.truncate_instead(context, cut, how).await?.filter(is_worth_it);
+        }
+        let Some(mut ready) = best else { return Ok(None) };
+        let tokens_after = context_tokens(&ready.after, count);
+        ready.compaction.tokens_before = Some(tokens_before);
+        ready.compaction.tokens_after = Some(tokens_after);
+        Ok(Some(Outcome::Ready(Box::new(ready))))
+    }
+
+    /// When it is tight and there was nothing to mask, a line per message still frees something.
+    async fn truncate_instead(
+        &self,
+        context: &Context,
+        cut: Option<Cut>,
+        how: &Compacting,
+    ) -> Result<Option<Ready>> {
+        let Some(cut) = cut.filter(|_| how.options.detail == Detail::WithoutLowValue) else {
+            return Ok(None);
+        };
+        let unasked = Compacting { hook: None, ..how.clone() };
+        match self.pass(context, cut, Method::Truncate, &unasked, Room::Half).await? {
+            Outcome::Ready(mut ready) => {
+                ready.compaction.instead_of = Some(how.options.compact_strategy.strategy());
+                Ok(Some(*ready))
+            }
+            Outcome::Cancelled(_) => Ok(None),
+        }
+    }
+
+    /// One cut and its summary. A hook has its say first.
+    async fn pass(
+        &self,
+        context: &Context,
+        cut: Cut,
+        method: Method,
+        how: &Compacting,
+        room: Room,
+    ) -> Result<Outcome> {
+        let archive = Archive::at(context, cut, &how.options);
+        let said = match &how.hook {
+            Some(hook) => hook.before_compact(&archive).await,
+            None => BeforeCompact::GoOn,
+        };
+        let (summary, carried, made) = match said {
+            BeforeCompact::Cancel { reason } => return Ok(Outcome::Cancelled(reason)),
+            BeforeCompact::Supply { summary, details: given } => {
+                let made = made_by(method.strategy(), None, how, true);
+                (summary, details::merge(archive.details.clone(), given), made)
+            }
+            BeforeCompact::GoOn => {
+                let (digest, carried, method) = write_digest(&archive, method, how, room).await?;
+                let instead_of = method.1.map(Method::strategy);
+                let instructions = archive.instructions.filter(|_| method.0 != Method::Llm);
+                let summary = digest.render(archive.archived, &carried, instructions);
+                (summary, carried, made_by(method.0.strategy(), instead_of, how, false))
+            }
+        };
+        let shortened = shorten_kept(context, &context.messages[cut.cut..], &how.options, &how.callbacks);
+        let mut compaction = finish(context, cut, Some(summary), carried, shortened, made);
+        compaction.archived = Some(archive.archived);
+        let newly = archive.newly_archived;
+        Ok(Outcome::Ready(Box::new(self.ready(context, cut, compaction, newly))))
+    }
+
+    fn ready(&self, context: &Context, cut: Cut, compaction: Compaction, archived: usize) -> Ready {
+        let id = EntryId::mint(self.clock.now(), self.clock.random());
+        Ready { after: preview(context, cut, id, &compaction), compaction, archived }
+    }
+
+    /// Nothing leaves the context, but results in it may have to show shortened.
+    fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<Ready> {
+        let start = context.summaries();
+        let kept = &context.messages[start..];
+        let shortened = shorten_kept(context, kept, &how.options, &how.callbacks);
+        let before = context.compaction.as_ref().map(|in_force| &in_force.body);
+        if before.map_or(0, |before| before.shortened.len()) == shortened.len()
+            && before.is_none_or(|before| before.shortened == shortened)
+        {
+            return None;
+        }
+        let cut = Cut { start, cut: start, split: None };
+        let summary = before.and_then(|before| before.summary.clone());
+        let carried = before.map(|before| before.details.clone()).unwrap_or_default();
+        let made = made_by(how.options.compact_strategy.strategy(), None, how, false);
+        let mut compaction = finish(context, cut, summary, carried, shortened, made);
+        compaction.archived = before.and_then(|before| before.archived);
+        Some(self.ready(context, cut, compaction, 0))
+    }
+
+    /// Runs the hard limit's strategy on what there is until it fits, or until only the last message is left.
+    async fn press(
+        &self,
+        context: &Context,
+        first: Option<Ready>,
+        limit: u64,
+        how: &Compacting,
+        count: &dyn Count,
+    ) -> Result<Option<Ready>> {
+        let method = how.options.hard_limit_strategy.unwrap_or(Method::Truncate);
+        let mut best = first;
+        // The hook was asked when the compaction began, and what it said holds.
+        let mut harder = Compacting { hook: None, ..how.clone() };
+        for share in HARD_SHARES {
+            let current = best.as_ref().map_or(context, |ready| &ready.after);
+            if context_tokens(current, count) <= limit {
+                return Ok(best);
+            }
+            if *share == u64::MAX {
+                let chars = u32::try_from(limit).unwrap_or(u32::MAX).max(80);
+                harder.options.tool_output_max_chars = Some(chars);
+            }
+            let keep = Keep { messages: None, tokens: Some(limit / share) };
+            let Some(cut) = find_cut(current, keep, Snap::Never, count) else { continue };
+            let kept: u64 = current.messages[cut.cut..].iter().map(|message| count.message(message)).sum();
+            let room = Room::Bytes((limit.saturating_sub(kept) / 2 * HARD_BYTES_PER_TOKEN) as usize);
+            let archived = best.as_ref().map_or(0, |ready| ready.archived);
+            if let Outcome::Ready(ready) = self.pass(current, cut, method, &harder, room).await? {
+                best = Some(Ready { archived: archived + ready.archived, ..*ready });
+            }
+        }
+        Ok(self.squeeze_summary(context, best, limit, method, &harder, count))
+    }
+
+    /// What is left to shorten when no message can leave any more: outputs that stay, and with `truncate` the summary.
+    fn squeeze_summary(
+        &self,
+        context: &Context,
+        best: Option<Ready>,
+        limit: u64,
+        method: Method,
+        how: &Compacting,
+        count: &dyn Count,
+    ) -> Option<Ready> {
+        let mut best = match best {
+            Some(ready) if context_tokens(&ready.after, count) > limit => self.shorten_further(ready, how),
+            Some(ready) => ready,
+            None => self.only_shorten(context, how)?,
+        };
+        for items in HARD_ITEMS.iter().filter(|_| method == Method::Truncate) {
+            let tokens = context_tokens(&best.after, count);
+            let Some(summary) = best.compaction.summary.as_deref().filter(|_| tokens > limit) else { break };
+            let rest = tokens.saturating_sub(count.text(summary));
+            let room = limit.saturating_sub(rest) * HARD_BYTES_PER_TOKEN / 2;
+            let room = if *items == 0 { 0 } else { room as usize };
+            let digest = squeeze(Digest::parse(summary), room);
+            let shown = newest_details(&best.compaction.details, *items);
+            let archived = best.compaction.archived.unwrap_or_default();
+            best.compaction.summary = Some(digest.render(archived, &shown, None));
+            best = self.ready_again(best);
+        }
+        Some(best)
+    }
+
+    fn shorten_further(&self, mut ready: Ready, how: &Compacting) -> Ready {
+        let kept = &ready.after.messages[ready.after.summaries()..];
+        ready.compaction.shortened = shorten_kept(&ready.after, kept, &how.options, &how.callbacks);
+        self.ready_again(ready)
+    }
+
+    /// With the context that a changed compaction gives.
+    fn ready_again(&self, ready: Ready) -> Ready {
+        let start = ready.after.summaries();
+        let cut = Cut { start, cut: start, split: None };
+        self.ready(&ready.after, cut, ready.compaction, ready.archived)
+    }
+
+    /// Moves the leaf to just before a compaction: the latest on the path, or the one at `at`. The context is then again
+    /// what it was; what was said after the compaction stays in the log, on its own branch.
+    pub async fn uncompact(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+    ) -> Result<Uncompacted> {
+        let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+        let none = || EngineError::NotCompacted { session: session.clone() };
+        let meta = match at {
+            Some(seq) => self.store.read_entry(scope, session, seq).await?.meta,
+            None => {
+                let latest = slice.entries.iter().rev().find(|entry| entry.meta.kind == Kind::Compaction);
+                latest.map(|entry| entry.meta.clone()).ok_or_else(none)?
+            }
+        };
+        if meta.kind != Kind::Compaction {
+            let why = format!("entry {} is a {}, not a compaction", meta.seq, meta.kind.as_str());
+            return Err(EngineError::Invalid { what: "the entry", why });
+        }
+        let left = slice.entries.iter().rev().take_while(|entry| entry.meta.seq > meta.seq);
+        let left = left.filter(|entry| entry.meta.kind.is_message()).count();
+        let to = match meta.parent {
+            Some(parent) => Some(self.store.read_entry(scope, session, parent).await?.meta.id),
+            None => None,
+        };
+        let now = self.clock.now();
+        let drafts = vec![Draft::new(now, LeafMoved { to })];
+        let expect = Expect::Head(slice.head.seq);
+        let append = Append { expect, ..Append::new(session.clone(), now, drafts) };
+        self.append(scope, append).await?;
+        let kept = self.length(scope, session).await?;
+        Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
+    }
+
+    /// Lets the old messages of a session leave its context if nobody used it for so long. The log keeps them.
+    pub async fn prune(&self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
+        let looked = self.store.summary(scope, session).await?;
+        let idle_ms = (self.clock.now().0 - looked.updated_at.0).max(0);
+        let context = self.context(scope, session, None).await?;
+        let plan = plan_prune(&context, how.keep_last).filter(|_| idle_ms >= how.inactive_for_ms);
+        let Some(plan) = plan else {
+            let (kept, tokens) = (context.messages.len(), context.tokens);
+            return Ok(Pruned { idle_ms, kept, removed: 0, tokens_before: tokens, tokens_after: tokens });
+        };
+        let kept = match plan.first_kept {
+            Some(first) => {
+                let is_first = |id: Option<(Seq, EntryId)>| id.is_some_and(|(_, id)| id == first);
+                let at = context.messages.iter().position(|message| is_first(message.entry));
+                context.messages.len() - at.unwrap_or(0)
+            }
+            None => 0,
+        };
+        let pruned = Pruned {
+            idle_ms,
+            kept,
+            removed: context.messages.len() - kept,
+            tokens_before: context.tokens,
+            tokens_after: plan.tokens_after.unwrap_or_default(),
+        };
+        if how.writing == Writing::Write {
+            // Whoever wrote in between has shown that the session is in use: then the conflict is the right answer.
+            let now = self.clock.now();
+            let drafts = vec![Draft::new(now, Body::Compaction(plan))];
+            let expect = Expect::Head(looked.head.seq);
+            self.append(scope, Append { expect, ..Append::new(session.clone(), now, drafts) }).await?;
+        }
+        Ok(pruned)
+    }
+}
+
+/// What an `uncompact` did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uncompacted {
+    pub compaction: Seq,
+    /// Where the next entry will hang.
+    pub leaf: Option<Seq>,
+    /// Messages in the context now.
+    pub kept: usize,
+    /// Messages after the compaction, which are on another branch now.
+    pub left: usize,
+}
+
+/// When and how far a session is pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruning {
+    pub inactive_for_ms: i64,
+    pub keep_last: usize,
+    pub writing: Writing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruned {
+    /// How long nobody has written.
+    pub idle_ms: i64,
+    pub kept: usize,
+    pub removed: usize,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+}
+
+fn is_called_for(looked: &Looked, how: &Compacting, count: &dyn Count) -> bool {
+    // A provider that says the context is too large has said something new.
+    let is_automatic = !matches!(how.trigger, Trigger::Manual | Trigger::Overflow);
+    if is_automatic && looked.compaction.is_some() && !looked.has_news {
+        return false;
+    }
+    let threshold = how.options.token_threshold;
+    threshold.is_none_or(|threshold| count_in_use(&looked.context, 0, count) > threshold)
+}
+
+fn made_by(strategy: Strategy, instead_of: Option<Strategy>, how: &Compacting, from_hook: bool) -> Made {
+    Made { strategy, trigger: how.trigger, from_hook, instead_of }
+}
+
+/// What a strategy makes of an archive, and which did in the end: a summary with nothing in it is none, and then a line
+/// per message has to do.
+async fn write_digest(
+    archive: &Archive<'_>,
+    method: Method,
+    how: &Compacting,
+    room: Room,
+) -> Result<(Digest, Details, (Method, Option<Method>))> {
+    let failed = |source| EngineError::Summariser { source };
+    let carried = archive.details.clone();
+    let (digest, carried) = match (method, &how.summariser, &how.custom_compactor) {
+        (Method::ObservationMask, ..) => (mask(archive, &how.callbacks), carried),
+        (Method::Llm, Some(summariser), _) => {
+            summarise(archive, summariser.as_ref()).await.map_err(failed)?
+        }
+        (Method::Custom, _, Some(compactor)) => {
+            let story = compactor.compact(archive).await.map_err(failed)?;
+            (
+                Digest {
+                    opening: archive.opening_text(),
+                    story: story.trim().to_owned(),
+                    turn: String::new(),
+                },
+                carried,
+            )
+        }
+        (Method::Truncate, ..) | (Method::Llm, None, _) | (Method::Custom, _, None) => {
+            return Ok((truncate(archive, room), carried, (Method::Truncate, None)));
+        }
+    };
+    if digest.story.is_empty() && digest.turn.is_empty() && method != Method::ObservationMask {
+        return Ok((truncate(archive, room), archive.details.clone(), (Method::Truncate, Some(method))));
+    }
+    Ok((digest, carried, (method, None)))
+}
+
+fn newest_details(details: &Details, items_max: usize) -> Details {
+    let newest = |items: &[String]| items[items.len().saturating_sub(items_max)..].to_vec();
+    Details {
+        files_read: newest(&details.files_read),
+        files_changed: newest(&details.files_changed),
+        facts: newest(&details.facts),
+        decisions: newest(&details.decisions),
+        open_items: newest(&details.open_items),
+    }
+}

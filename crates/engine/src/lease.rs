@@ -1,0 +1,102 @@
+//! Holding a session while a turn runs. The lease is renewed in the background; a process that dies loses it by time, and
+//! one that was held up too long finds its fence refused and stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_core::port::clock::Clock;
+use sapwood_core::port::store::{Lease, Store, StoreError};
+use sapwood_core::{Scope, SessionId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::{Engine, EngineError, Result};
+
+/// How long a lease lives when nobody renews it: what others wait after a crash.
+pub const LEASE_TTL_MS: i64 = 4_000;
+/// How often it is renewed. Several times per life, so that one slow write does not cost it.
+const RENEW_INTERVAL: Duration = Duration::from_millis(1_200);
+/// How often a waiting caller looks whether the lease is free.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A lease that is held. Dropping it stops the renewal; [`Hold::release`] gives the session free at once.
+pub(crate) struct Hold {
+    pub(crate) fence: u64,
+    lease: Lease,
+    scope: Scope,
+    store: Arc<dyn Store>,
+    renewal: JoinHandle<()>,
+    lost: watch::Receiver<bool>,
+}
+
+impl Engine {
+    /// Takes the lease, or says who has it.
+    pub(crate) async fn take_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+        let holder = format!("{:032x}", self.clock.random());
+        let now = self.clock.now();
+        let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS, now).await?;
+        let (tell_lost, lost) = watch::channel(false);
+        let renewal = tokio::spawn(renew(
+            self.store.clone(),
+            self.clock.clone(),
+            scope.clone(),
+            session.clone(),
+            holder,
+            tell_lost,
+        ));
+        Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
+    }
+
+    /// Takes the lease as soon as it is free, and gives up after the life of one: then its holder is alive.
+    pub(crate) async fn await_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+        let deadline = self.clock.now().0 + LEASE_TTL_MS + 1_000;
+        loop {
+            match self.take_hold(scope, session).await {
+                Err(EngineError::Store(StoreError::Leased { .. })) if self.clock.now().0 < deadline => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+impl Hold {
+    pub(crate) async fn release(self) {
+        self.renewal.abort();
+        // What cannot be given back ends by itself.
+        let _ = self.store.release_lease(&self.scope, &self.lease).await;
+    }
+
+    /// Resolves when somebody else has the session.
+    pub(crate) async fn lost(&mut self) {
+        if self.lost.wait_for(|lost| *lost).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.renewal.abort();
+    }
+}
+
+async fn renew(
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    scope: Scope,
+    session: SessionId,
+    holder: String,
+    tell_lost: watch::Sender<bool>,
+) {
+    loop {
+        tokio::time::sleep(RENEW_INTERVAL).await;
+        let renewed = store.take_lease(&scope, &session, &holder, LEASE_TTL_MS, clock.now()).await;
+        // Other failures may pass; if they do not, the fence decides.
+        if matches!(renewed, Err(StoreError::Leased { .. } | StoreError::NoSession { .. })) {
+            let _ = tell_lost.send(true);
+            return;
+        }
+    }
+}

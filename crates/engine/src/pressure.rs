@@ -1,0 +1,179 @@
+//! What the turn loop calls: measure how full the window is, tell followers when the level changes, and compact when it
+//! is time to. An answer of the provider that the context is too large has its own door.
+
+use std::sync::Arc;
+
+use sapwood_core::compact::{CompactOptions, Detail, Method};
+use sapwood_core::entry::{CustomInfo, Draft, Trigger};
+use sapwood_core::port::store::{Append, Until};
+use sapwood_core::port::summariser::{CompactHook, Summariser};
+use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
+use sapwood_core::project::context::{OpenTurn, build_context};
+use sapwood_core::tokens::{Count, count_in_use};
+use sapwood_core::{Scope, SessionId, TurnId};
+
+use crate::compact::{Compacted, Compacting, Writing};
+use crate::{Engine, EngineError, Result};
+
+/// Longest tool result that stays whole once it gets tight, in characters.
+const TIGHT_OUTPUT_CHARS: u32 = 8_000;
+/// What recent messages may take of the budget when it is tight, and what the whole context may.
+const TIGHT_RECENT_DIVISOR: u64 = 4;
+const TIGHT_LIMIT_DIVISOR: u64 = 2;
+
+/// What the loop knows about the session it runs.
+#[derive(Clone, Default)]
+pub struct Situation {
+    /// The model's window less what its answer may take; none if it is not known, and then nothing happens.
+    pub budget_tokens: Option<u64>,
+    pub thresholds: Thresholds,
+    /// The tools' schemas, as they are sent.
+    pub tools: String,
+    /// Who writes summaries; without one they are made without a model.
+    pub summariser: Option<Arc<dyn Summariser>>,
+    pub hook: Option<Arc<dyn CompactHook>>,
+    pub fence: Option<u64>,
+    pub turn: Option<TurnId>,
+    /// The level when the loop last asked.
+    pub last_level: Option<Level>,
+    /// With [`Writing::DryRun`] nothing is appended: the loop takes the compaction and the note from [`Relieved`] and
+    /// appends them itself.
+    pub writing: Writing,
+}
+
+/// What was found and done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relieved {
+    /// Before anything was done; none if the window is not known.
+    pub pressure: Option<Pressure>,
+    pub compacted: Option<Compacted>,
+    /// The note for followers, if the level is another than before.
+    pub note: Option<CustomInfo>,
+    /// Whether the user should be told that the context is nearly full.
+    pub warns: bool,
+}
+
+impl Engine {
+    /// How much of its budget a session uses.
+    pub async fn pressure(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        situation: &Situation,
+    ) -> Result<Option<Pressure>> {
+        let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+        let context = build_context(slice, OpenTurn::Keep);
+        let counter = self.tokens.counter(context.model.as_deref());
+        let tools = counter.text(&situation.tools);
+        let used = count_in_use(&context, tools, &counter);
+        Ok(Pressure::measure(used, situation.budget_tokens, situation.thresholds))
+    }
+
+    /// Measures, tells followers of a new level, and compacts if this is the moment for it.
+    pub async fn relieve(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        moment: Moment,
+        situation: &Situation,
+    ) -> Result<Relieved> {
+        let Some(pressure) = self.pressure(scope, session, situation).await? else {
+            return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
+        };
+        let before = situation.last_level.unwrap_or(Level::Green);
+        let note = (pressure.level != before).then(|| pressure.to_info());
+        if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
+            self.append_note(scope, session, note, situation).await?;
+        }
+        let relief = pressure.calls_for(moment);
+        let compacted = match relief {
+            Relief::Nothing => None,
+            Relief::Mask => Some(mask_options()),
+            Relief::Summarise | Relief::SummariseAndWarn => Some(tight_options(&pressure, situation)),
+        };
+        let compacted = match compacted {
+            Some(options) => {
+                Some(self.compact_automatically(scope, session, options, Trigger::Pressure, situation).await?)
+            }
+            None => None,
+        };
+        let warns = relief == Relief::SummariseAndWarn;
+        Ok(Relieved { pressure: Some(pressure), compacted, note, warns })
+    }
+
+    /// After the provider said that the context is too large: compacts as far as it goes. Without a compaction there was
+    /// nothing to gain, and another try would end the same way.
+    pub async fn relieve_overflow(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        situation: &Situation,
+    ) -> Result<Compacted> {
+        let used = match self.pressure(scope, session, situation).await? {
+            Some(pressure) => pressure.used_tokens.min(pressure.budget_tokens),
+            None => self.context(scope, session, None).await?.tokens,
+        };
+        let full = Pressure { level: Level::Red, used_tokens: used, budget_tokens: used.max(1) };
+        let options = tight_options(&full, situation);
+        self.compact_automatically(scope, session, options, Trigger::Overflow, situation).await
+    }
+
+    /// A summariser that fails must not end the turn: then the summary is made without one.
+    async fn compact_automatically(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        options: CompactOptions,
+        trigger: Trigger,
+        situation: &Situation,
+    ) -> Result<Compacted> {
+        let how = Compacting {
+            summariser: situation.summariser.clone(),
+            hook: situation.hook.clone(),
+            fence: situation.fence,
+            turn: situation.turn,
+            writing: situation.writing,
+            ..Compacting::new(options, trigger)
+        };
+        match self.compact(scope, session, how.clone()).await {
+            Err(EngineError::Summariser { .. }) => {
+                let options =
+                    CompactOptions { compact_strategy: Method::ObservationMask, ..how.options.clone() };
+                self.compact(scope, session, Compacting { options, ..how }).await
+            }
+            done => done,
+        }
+    }
+
+    async fn append_note(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        note: CustomInfo,
+        situation: &Situation,
+    ) -> Result<()> {
+        let now = self.clock.now();
+        let draft = Draft { turn: situation.turn, ..Draft::new(now, note) };
+        let append = Append { fence: situation.fence, ..Append::new(session.clone(), now, vec![draft]) };
+        self.append(scope, append).await?;
+        Ok(())
+    }
+}
+
+fn mask_options() -> CompactOptions {
+    CompactOptions { compact_strategy: Method::ObservationMask, ..CompactOptions::default() }
+}
+
+fn tight_options(pressure: &Pressure, situation: &Situation) -> CompactOptions {
+    let strategy = if situation.summariser.is_some() { Method::Llm } else { Method::ObservationMask };
+    let recent = pressure.budget_tokens / TIGHT_RECENT_DIVISOR;
+    CompactOptions {
+        keep_last: Some(sapwood_core::compact::options::KEEP_LAST),
+        keep_recent_tokens: Some(recent.min(sapwood_core::compact::options::KEEP_RECENT_TOKENS)),
+        tool_output_max_chars: Some(TIGHT_OUTPUT_CHARS),
+        compact_strategy: strategy,
+        hard_limit_tokens: Some((pressure.budget_tokens / TIGHT_LIMIT_DIVISOR).max(1)),
+        detail: Detail::WithoutLowValue,
+        ..CompactOptions::default()
+    }
+}

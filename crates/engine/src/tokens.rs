@@ -1,0 +1,167 @@
+//! Counts that are remembered. An entry never changes, so what it takes is counted once per tokenizer; a new entry costs
+//! its own length and nothing else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sapwood_core::EntryId;
+use sapwood_core::port::tokens::{Tokenizer, Tokenizers};
+use sapwood_core::project::context::Message;
+use sapwood_core::tokens::{Count, Estimate, count_parts, text_bytes};
+
+/// Most counts that are remembered are twice this many: a full generation makes the one before it forgotten.
+const GENERATION_COUNTS: usize = 100_000;
+/// Most text that one counter looks at exactly. What is beyond, in a long session that was never counted, is estimated:
+/// such a context is over any window, whatever the last digit is.
+const EXACT_BYTES_MAX: usize = 4 << 20;
+
+/// Which entry, how long its text shows, counted by whom. The length is part of it because a compaction can make an entry
+/// show shortened.
+type Key = (EntryId, usize, &'static str);
+
+pub(crate) struct TokenBook {
+    tokenizers: Arc<dyn Tokenizers>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    young: HashMap<Key, u64>,
+    old: HashMap<Key, u64>,
+}
+
+impl Counts {
+    fn get(&self, key: &Key) -> Option<u64> {
+        self.young.get(key).or_else(|| self.old.get(key)).copied()
+    }
+
+    fn insert(&mut self, key: Key, tokens: u64) {
+        if self.young.len() >= GENERATION_COUNTS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, tokens);
+    }
+}
+
+impl Default for TokenBook {
+    fn default() -> Self {
+        Self::new(Arc::new(Estimate))
+    }
+}
+
+impl TokenBook {
+    pub(crate) fn new(tokenizers: Arc<dyn Tokenizers>) -> Self {
+        Self { tokenizers, counts: Mutex::default() }
+    }
+
+    pub(crate) fn counter(&self, model: Option<&str>) -> Counter<'_> {
+        let tokenizer = self.tokenizers.for_model(model);
+        Counter { book: self, tokenizer, exact_bytes: AtomicUsize::new(EXACT_BYTES_MAX) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+        // A count that was being remembered when a thread died is a count or is not there: both are fine.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts with one model's tokenizer.
+pub(crate) struct Counter<'a> {
+    book: &'a TokenBook,
+    tokenizer: Arc<dyn Tokenizer>,
+    /// How much more may be looked at.
+    exact_bytes: AtomicUsize,
+}
+
+impl Counter<'_> {
+    fn may_look_at(&self, bytes: usize) -> bool {
+        let take = |left: usize| left.checked_sub(bytes);
+        self.exact_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
+impl Count for Counter<'_> {
+    fn message(&self, message: &Message) -> u64 {
+        let bytes = text_bytes(&message.parts);
+        let key = message.entry.map(|(_, id)| (id, bytes, self.tokenizer.name()));
+        if let Some(known) = key.and_then(|key| self.book.lock().get(&key)) {
+            return known;
+        }
+        if !self.may_look_at(bytes) {
+            return count_parts(&Estimate, &message.parts);
+        }
+        let tokens = count_parts(self.tokenizer.as_ref(), &message.parts);
+        if let Some(key) = key {
+            self.book.lock().insert(key, tokens);
+        }
+        tokens
+    }
+
+    fn text(&self, text: &str) -> u64 {
+        if self.may_look_at(text.len()) { self.tokenizer.count(text) } else { Estimate.count(text) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sapwood_core::project::context::Role;
+    use sapwood_core::{Part, Seq, TimestampMs};
+
+    struct Letters(AtomicUsize);
+
+    impl Tokenizer for Letters {
+        fn name(&self) -> &'static str {
+            "letters"
+        }
+        fn count(&self, text: &str) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            text.len() as u64
+        }
+    }
+
+    struct One(Arc<Letters>);
+
+    impl Tokenizers for One {
+        fn for_model(&self, _: Option<&str>) -> Arc<dyn Tokenizer> {
+            self.0.clone()
+        }
+    }
+
+    fn message(id: u128, text: &str) -> Message {
+        let entry = Some((Seq(1), EntryId::mint(TimestampMs(1), id)));
+        Message { role: Role::User, parts: vec![Part::text(text)], entry, answers: None }
+    }
+
+    #[test]
+    fn an_entry_is_counted_once_and_again_only_when_it_shows_shortened() {
+        let letters = Arc::new(Letters(AtomicUsize::new(0)));
+        let book = TokenBook::new(Arc::new(One(letters.clone())));
+        for _ in 0..3 {
+            assert_eq!(book.counter(None).message(&message(1 << 64, "hello")), 5);
+        }
+        assert_eq!(letters.0.load(Ordering::Relaxed), 1);
+        assert_eq!(book.counter(None).message(&message(1 << 64, "hell")), 4);
+        assert_eq!(letters.0.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut counts = Counts::default();
+        for n in 0..(3 * GENERATION_COUNTS) {
+            counts.insert((EntryId::mint(TimestampMs(n as i64), 0), 0, "x"), 1);
+        }
+        assert!(counts.young.len() + counts.old.len() <= 2 * GENERATION_COUNTS);
+    }
+
+    #[test]
+    fn more_than_can_be_looked_at_is_estimated() {
+        let letters = Arc::new(Letters(AtomicUsize::new(0)));
+        let book = TokenBook::new(Arc::new(One(letters)));
+        let counter = book.counter(None);
+        let long = "x".repeat(EXACT_BYTES_MAX);
+        assert_eq!(counter.text(&long), EXACT_BYTES_MAX as u64);
+        assert_eq!(counter.text("12345678"), 2);
+    }
+}

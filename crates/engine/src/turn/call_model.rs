@@ -1,0 +1,213 @@
+//! One round's call of the model: the budget is checked before anything leaves the house, then each model of the chain is
+//! asked, with pauses where a failure may pass. Once output has come, nothing is tried again.
+
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use sapwood_core::agent::{ChainLink, OnExceed};
+use sapwood_core::entry::Stop;
+use sapwood_core::port::model::{ModelError, Piece, Reply};
+use sapwood_core::port::store::Until;
+use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::retry::{Retry, decide_retry};
+use sapwood_core::turn::confidence::Filter;
+use sapwood_core::turn::{Answer, Input};
+use sapwood_core::{EntryId, Part};
+
+use super::Stage;
+use crate::Result;
+use crate::live::News;
+
+/// Output a model is assumed to give at most, where neither the agent nor the model's facts say.
+const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
+
+/// A call that failed, and whether anything had been shown by then.
+struct Failed {
+    error: ModelError,
+    has_begun: bool,
+}
+
+impl Stage {
+    /// Calls the model on the session as it is now.
+    pub(super) async fn call_model(&self) -> Result<Input> {
+        let slice =
+            self.engine.store.read_path(&self.scope, &self.session, None, Until::ContextStart).await?;
+        let leaf = slice.entries.last().map(|entry| entry.meta.id);
+        let context = build_context(slice, OpenTurn::Keep);
+        if let Some(over) = self.check_budget(&context).await? {
+            return Ok(over);
+        }
+        if let Some(full) = self.check_pressure(&context) {
+            return Ok(full);
+        }
+        self.ask_chain(&context, leaf).await
+    }
+
+    /// What stops the call, if what is spent and the worst this call can cost is over the cap.
+    async fn check_budget(&self, context: &Context) -> Result<Option<Input>> {
+        let Some(budget) = self.agent.budget else { return Ok(None) };
+        if self.with_now(|now| now.is_budget_waived) {
+            return Ok(None);
+        }
+        let spent = self.engine.store.summary(&self.scope, &self.session).await?.spend.total().cost_nano_usd;
+        let worst = self.worst_cost_nano_usd(context);
+        let cap = budget.cap_nano_usd();
+        if spent.saturating_add(worst) <= cap {
+            return Ok(None);
+        }
+        let dollars = |nano: u64| nano as f64 / 1e9;
+        let text = format!(
+            "${:.4} of ${:.4} are spent, and the next call may cost ${:.4}.",
+            dollars(spent),
+            dollars(cap),
+            dollars(worst)
+        );
+        Ok(match budget.on_exceed {
+            OnExceed::Fail => Some(Input::OverBudget { question: text, ask: false }),
+            OnExceed::Ask => Some(Input::OverBudget { question: format!("{text} Go on?"), ask: true }),
+            OnExceed::Warn => {
+                self.tell(News::OverBudget { text });
+                None
+            }
+        })
+    }
+
+    /// The dearest that any model of the chain can make it. Models without a known price cannot be counted here; their
+    /// calls show as unpriced.
+    fn worst_cost_nano_usd(&self, context: &Context) -> u64 {
+        let schemas: usize = self.specs.iter().map(|spec| spec.input_schema.get().len()).sum();
+        let input = context.tokens + schemas.div_ceil(4) as u64;
+        let cost = |link: &ChainLink| {
+            let facts = self.world.model.facts(&link.model);
+            let asked = self.agent.max_tokens.map(u64::from);
+            let output = asked.or(facts.output_tokens_max).unwrap_or(OUTPUT_TOKENS_ASSUMED);
+            let price = facts.price.unwrap_or_default();
+            let dearest_input = price.input.max(price.cache_write);
+            dearest_input.saturating_mul(input).saturating_add(price.output.saturating_mul(output))
+        };
+        self.chain.iter().map(cost).max().unwrap_or_default()
+    }
+
+    async fn ask_chain(&self, context: &Context, leaf: Option<EntryId>) -> Result<Input> {
+        let mut last = None;
+        for (at, link) in self.chain.iter().enumerate() {
+            match self.ask_link(link, context).await? {
+                Ok(()) => return Ok(self.answered(&link.model, leaf)),
+                Err(Failed { error, has_begun }) => {
+                    let is_final = has_begun || matches!(error, ModelError::Overflow { .. });
+                    tracing::warn!(session = %self.session, model = %link.model, %error, "a model call failed");
+                    last = Some(error);
+                    if is_final {
+                        break;
+                    }
+                }
+            }
+            if let (Some(next), Some(error)) = (self.chain.get(at + 1), &last) {
+                let (from, to) = (link.model.clone(), next.model.clone());
+                self.tell(News::Failover { from, to, why: error.to_string() });
+            }
+        }
+        let code = last.map_or("model.none", |error| error.code()).to_owned();
+        let partial = self.broken(Stop::Error);
+        Ok(Input::ModelFailed { code, partial })
+    }
+
+    /// Asks one model, again as often as its link says and the failure allows.
+    async fn ask_link(&self, link: &ChainLink, context: &Context) -> Result<Result<(), Failed>> {
+        let request = self.request(&link.model, context).await?;
+        let mut attempt = 1;
+        loop {
+            self.with_now(|now| {
+                now.reply = Reply::default();
+                now.model.clone_from(&link.model);
+            });
+            let Err(failed) = self.stream(&request).await else { return Ok(Ok(())) };
+            let chance = self.engine.clock.random() as u64;
+            match decide_retry(&failed.error, attempt, link.max_attempts, chance) {
+                Retry::Wait { ms } if !failed.has_begun => {
+                    let (model, why) = (link.model.clone(), failed.error.to_string());
+                    self.tell(News::Retrying { model, after_ms: ms, why });
+                    tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
+                }
+                Retry::Wait { .. } | Retry::GiveUp => return Ok(Err(failed)),
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn stream(&self, request: &sapwood_core::port::model::Request) -> Result<(), Failed> {
+        let before = |error| Failed { error, has_begun: false };
+        let mut pieces = self.world.model.call(request).await.map_err(before)?;
+        let mut filter = Filter::default();
+        loop {
+            let has_begun = self.with_now(|now| !now.reply.is_empty());
+            let Some(piece) = pieces.next().await else { break };
+            let piece = piece.map_err(|error| Failed { error, has_begun })?;
+            self.show(&piece, &mut filter);
+            let taken = self.with_now(|now| now.reply.apply(piece));
+            taken.map_err(|error| Failed { error: error.of_model(&request.model), has_begun })?;
+        }
+        match self.with_now(|now| (now.reply.stop, !now.reply.is_empty())) {
+            (Some(_), _) => Ok(()),
+            (None, has_begun) => {
+                let why = "it ended without saying so".to_owned();
+                Err(Failed { error: ModelError::Cut { model: request.model.clone(), why }, has_begun })
+            }
+        }
+    }
+
+    fn show(&self, piece: &Piece, filter: &mut Filter) {
+        match piece {
+            Piece::Text(text) if self.agent.confidence.is_some() => {
+                let text = filter.push(text);
+                if !text.is_empty() {
+                    self.tell(News::Token { text });
+                }
+            }
+            Piece::Text(text) => self.tell(News::Token { text: text.clone() }),
+            Piece::Reasoning(text) => self.tell(News::Reasoning { text: text.clone() }),
+            Piece::CallBegan { call_id, name, .. } => {
+                self.tell(News::ToolCall { call_id: call_id.clone(), name: name.clone() });
+            }
+            Piece::ReasoningEnd { .. } | Piece::CallInput { .. } | Piece::Usage(_) | Piece::Stop(_) => {}
+        }
+    }
+
+    fn answered(&self, model: &str, leaf: Option<EntryId>) -> Input {
+        let (parts, usage, stop) =
+            self.with_now(|now| (now.reply.parts(), now.reply.usage, now.reply.stop.unwrap_or_default()));
+        let parts = unique_calls(parts);
+        let calls = parts.iter().filter_map(Part::as_tool_call);
+        let fault = |(at, call)| self.fault(call).map(|why| (at, why));
+        let faults: BTreeMap<usize, String> = calls.enumerate().filter_map(fault).collect();
+        let price = self.world.model.facts(model).price;
+        let cost_nano_usd = price.map(|price| price.cost_nano_usd(&usage.unwrap_or_default()));
+        let answer = Answer { parts, model: model.to_owned(), usage, cost_nano_usd, stop };
+        Input::Answered { answer, faults, leaf }
+    }
+
+    /// What had come of an answer that will not be finished. Its calls are not kept: they may be half.
+    pub(super) fn broken(&self, stop: Stop) -> Option<Answer> {
+        let (reply, model) = self.with_now(|now| (std::mem::take(&mut now.reply), now.model.clone()));
+        let (parts, usage) = (reply.parts_without_calls(), reply.usage);
+        if parts.is_empty() && usage.is_none() {
+            return None;
+        }
+        let price = self.world.model.facts(&model).price;
+        let cost_nano_usd = price.zip(usage).map(|(price, usage)| price.cost_nano_usd(&usage));
+        Some(Answer { parts, model, usage, cost_nano_usd, stop })
+    }
+}
+
+/// Gives calls that share an id, or have none, ids of their own: a result must find its one call.
+fn unique_calls(mut parts: Vec<Part>) -> Vec<Part> {
+    let mut seen = std::collections::HashSet::new();
+    for (at, part) in parts.iter_mut().enumerate() {
+        let Part::ToolCall(call) = part else { continue };
+        if call.call_id.is_empty() || !seen.insert(call.call_id.clone()) {
+            call.call_id = format!("{}#{at}", call.call_id);
+            seen.insert(call.call_id.clone());
+        }
+    }
+    parts
+}

@@ -1,0 +1,91 @@
+//! Running turns. [`run`] has the one loop: append, then act, until the turn has ended. [`send`] has the verbs that start,
+//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
+
+mod call_model;
+mod make_room;
+mod own_tools;
+mod request;
+mod run;
+mod run_tool;
+mod send;
+mod stage;
+
+pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::tool::{ToolSpec, Toolbox};
+use sapwood_core::pressure::Level;
+use sapwood_core::turn::Rules;
+use sapwood_core::{EntryId, Scope, Seq, SessionId, TurnId};
+
+use crate::Engine;
+use crate::live::{Fragment, News};
+use crate::world::World;
+
+/// Attempts for a model that no chain says more about.
+const ATTEMPTS_DEFAULT: u32 = 3;
+
+/// What every part of a running turn needs, shared by what runs side by side.
+pub(crate) struct Stage {
+    engine: Engine,
+    world: World,
+    scope: Scope,
+    session: SessionId,
+    turn: TurnId,
+    agent: Agent,
+    chain: Vec<ChainLink>,
+    toolbox: Arc<dyn Toolbox>,
+    /// The toolbox's and our own.
+    specs: Vec<ToolSpec>,
+    fence: u64,
+    trace_id: String,
+    now: Mutex<Now>,
+}
+
+/// What changes while the turn runs.
+#[derive(Default)]
+struct Now {
+    /// The answer that streams, or streamed last, and the model it comes from.
+    reply: Reply,
+    model: String,
+    /// What vendors want to see again within the turn.
+    signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
+    head: Seq,
+    is_budget_waived: bool,
+    /// The level of pressure that was told last.
+    level: Option<Level>,
+    has_made_room: bool,
+    /// What the model said last.
+    said: String,
+}
+
+impl Stage {
+    /// Looks at or changes what changes. Never held over an await: the closure cannot.
+    fn with_now<T>(&self, look: impl FnOnce(&mut Now) -> T) -> T {
+        look(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tell(&self, news: News) {
+        let after = self.with_now(|now| now.head);
+        let at = self.engine.clock.now();
+        let fragment = Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
+        self.engine.live.tell(&self.scope.tenant, fragment);
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            session: self.session.clone(),
+            turn: self.turn,
+            limits: self.agent.limits,
+            approvals: self.agent.approvals,
+            fs_scope: self.agent.fs_scope,
+            confidence: self.agent.confidence,
+            tools: self.specs.clone(),
+            trace_id: Some(self.trace_id.clone()),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! From a durable context to what a model is asked. Blobs become bytes here, and the signatures of this turn's reasoning
+//! are put back; neither is ever written down.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use sapwood_core::content::BlobRef;
+use sapwood_core::port::model::{Request, RequestMessage, RequestPart, Signature, Thinking};
+use sapwood_core::project::context::{Context, Message};
+use sapwood_core::turn::confidence;
+use sapwood_core::{BlobHash, Part};
+
+use super::Stage;
+use crate::Result;
+
+/// Most bytes of media in one request; older media is named and left out.
+const MEDIA_BYTES_MAX: u64 = 24 << 20;
+
+impl Stage {
+    pub(super) async fn request(&self, model: &str, context: &Context) -> Result<Request> {
+        let media = self.load_media(context).await?;
+        let signatures = self.with_now(|now| now.signatures.clone());
+        let messages = context.messages.iter().map(|message| message_of(message, &media, &signatures));
+        Ok(Request {
+            model: model.to_owned(),
+            system: self.system(context),
+            messages: messages.collect(),
+            tools: self.specs.clone(),
+            thinking: Thinking::from_name(&context.thinking).unwrap_or_default(),
+            temperature: self.agent.temperature,
+            output_tokens_max: self.agent.max_tokens,
+        })
+    }
+
+    fn system(&self, context: &Context) -> Option<String> {
+        let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
+        let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
+        let parts: Vec<String> = prompt.into_iter().chain(rating).collect();
+        (!parts.is_empty()).then(|| parts.join("\n\n"))
+    }
+
+    /// The bytes of the newest media, as much as fits.
+    async fn load_media(&self, context: &Context) -> Result<HashMap<BlobHash, Arc<[u8]>>> {
+        let mut loaded: HashMap<BlobHash, Arc<[u8]>> = HashMap::new();
+        let mut left_bytes = MEDIA_BYTES_MAX;
+        let newest_first = context.messages.iter().rev().flat_map(|message| message.parts.iter());
+        for part in newest_first {
+            let Part::Media(media) = part else { continue };
+            if loaded.contains_key(&media.blob) || media.bytes > left_bytes {
+                continue;
+            }
+            let bytes = self.engine.store.get_blob(&self.scope, media.blob).await?;
+            left_bytes = left_bytes.saturating_sub(bytes.len() as u64);
+            loaded.insert(media.blob, bytes.into());
+        }
+        Ok(loaded)
+    }
+}
+
+type Media = HashMap<BlobHash, Arc<[u8]>>;
+
+fn message_of(
+    message: &Message,
+    media: &Media,
+    signatures: &HashMap<sapwood_core::EntryId, BTreeMap<usize, Signature>>,
+) -> RequestMessage {
+    let signed = message.entry.and_then(|(_, id)| signatures.get(&id));
+    let part = |(at, part): (usize, &Part)| part_of(part, media, signed.and_then(|signed| signed.get(&at)));
+    let parts: Vec<RequestPart> = message.parts.iter().enumerate().map(part).collect();
+    let parts = match &message.answers {
+        None => parts,
+        Some(answers) => vec![RequestPart::ToolResult {
+            call_id: answers.call_id.clone(),
+            tool: answers.tool.clone().unwrap_or_default(),
+            parts,
+            is_error: answers.is_error,
+        }],
+    };
+    RequestMessage { role: message.role, parts }
+}
+
+fn part_of(part: &Part, media: &Media, signature: Option<&Signature>) -> RequestPart {
+    match part {
+        Part::Text(text) => RequestPart::Text(text.text.clone()),
+        Part::Reasoning(reasoning) => {
+            RequestPart::Reasoning { text: reasoning.text.clone(), signature: signature.cloned() }
+        }
+        Part::ToolCall(call) => RequestPart::ToolCall(call.clone()),
+        Part::Media(blob) => match media.get(&blob.blob) {
+            Some(bytes) => {
+                RequestPart::Media { mime: blob.mime.clone(), name: blob.name.clone(), bytes: bytes.clone() }
+            }
+            None => RequestPart::Text(left_out(blob)),
+        },
+    }
+}
+
+fn left_out(blob: &BlobRef) -> String {
+    let name = blob.name.as_deref().unwrap_or("unnamed");
+    format!("[{} {name}, {} bytes, is left out of this request]", blob.mime, blob.bytes)
+}

@@ -1,0 +1,128 @@
+//! The one loop: what the machine wants is appended, then done, and what came of it goes back into the machine, until the
+//! turn has ended. Nothing is done that is not durable first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use sapwood_core::entry::{Body, Stop};
+use sapwood_core::port::store::{Append, Appended};
+use sapwood_core::turn::{Effect, Input, Machine, Step};
+use sapwood_core::{Draft, Kind, Principal, TimestampMs};
+
+use super::Stage;
+use super::send::OnWait;
+use crate::inbox::Inbox;
+use crate::lease::Hold;
+use crate::live::News;
+use crate::{EngineError, Result};
+
+type Work = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
+
+/// Runs a turn to its end, or to where it waits for a person and nobody stays to wait with it.
+pub(super) async fn run_turn(
+    stage: &Arc<Stage>,
+    machine: &mut Machine,
+    first: Step,
+    inbox: &mut Inbox,
+    hold: &mut Hold,
+    on_wait: OnWait,
+) -> Result<()> {
+    let mut work = Work::new();
+    let mut step = first;
+    let limit = tokio::time::sleep(Duration::from_secs(u64::from(stage.agent.limits.wall_time_s)));
+    tokio::pin!(limit);
+    loop {
+        stage.append(step.entries).await?;
+        for effect in step.effects {
+            stage.perform(effect, &work, machine);
+        }
+        let waits = work.is_empty() && !machine.state().waiting_for().is_empty();
+        if machine.state().ended.is_some() || (waits && on_wait == OnWait::Leave) {
+            return Ok(());
+        }
+        let input = tokio::select! {
+            Some(input) = work.next() => input?,
+            input = inbox.next() => input?,
+            () = &mut limit => Input::TimeOver { partial: None },
+            () = hold.lost() => return Err(EngineError::LeaseLost { session: stage.session.clone() }),
+        };
+        step = machine.advance(stage.complete(input, &mut work));
+    }
+}
+
+impl Stage {
+    /// Begins an effect; what comes of it comes out of `work`.
+    fn perform(self: &Arc<Self>, effect: Effect, work: &Work, machine: &Machine) {
+        self.with_now(|now| now.is_budget_waived = machine.state().is_budget_waived);
+        let stage = self.clone();
+        match effect {
+            Effect::CallModel => work.push(Box::pin(async move { stage.call_model().await })),
+            Effect::RunTool(call) => work.push(Box::pin(async move { stage.run_tool(&call).await })),
+            Effect::Compact(trigger) => work.push(Box::pin(async move { stage.compact(trigger).await })),
+            Effect::AwaitPerson => {
+                let waiting = machine.state().waiting_for();
+                self.tell(News::Waiting { approvals: waiting.into_iter().map(str::to_owned).collect() });
+            }
+        }
+    }
+
+    /// An end from outside stops what runs, and takes along what had streamed by then.
+    fn complete(&self, input: Input, work: &mut Work) -> Input {
+        match input {
+            Input::Cancelled { .. } => {
+                work.clear();
+                Input::Cancelled { partial: self.broken(Stop::Aborted) }
+            }
+            Input::TimeOver { .. } => {
+                work.clear();
+                Input::TimeOver { partial: self.broken(Stop::Aborted) }
+            }
+            other => other,
+        }
+    }
+
+    /// Appends what the machine wants to have said, under the lease's fence.
+    pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let now = self.engine.clock.now();
+        let answer_at = bodies.iter().position(|body| body.kind() == Kind::AssistantMessage);
+        if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
+            self.with_now(|now| now.said = answer);
+        }
+        let draft = |body| self.draft(now, body);
+        let drafts = bodies.into_iter().map(draft).collect();
+        let mut append = Append::new(self.session.clone(), now, drafts);
+        append.fence = Some(self.fence);
+        let appended = self.engine.append(&self.scope, append).await?;
+        self.remember(&appended, answer_at);
+        Ok(())
+    }
+
+    /// What the user said is the user's; the rest is the agent's own.
+    fn draft(&self, now: TimestampMs, body: Body) -> Draft {
+        let by = match body.kind() {
+            Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken => None,
+            _ => self.agent.id.parse().ok().map(Principal::Agent),
+        };
+        Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
+    }
+
+    /// Keeps the head for those who watch, and an answer's signatures for the rest of the turn.
+    fn remember(&self, appended: &Appended, answer_at: Option<usize>) {
+        self.with_now(|now| {
+            now.head = appended.head.seq;
+            let Some((_, id)) = answer_at.and_then(|at| appended.entries.get(at)) else { return };
+            now.has_made_room = false;
+            let reply = std::mem::take(&mut now.reply);
+            let signatures = reply.signatures();
+            if !signatures.is_empty() {
+                now.signatures.insert(*id, signatures);
+            }
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! One tool call: the last check of its input, the run itself, and what of its output goes into the log. What is big goes
+//! into a blob, and the model sees its head, its tail and how to read on.
+
+use std::time::Instant;
+
+use sapwood_core::Part;
+use sapwood_core::content::{BlobRef, ToolCall};
+use sapwood_core::entry::ToolResult;
+use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use sapwood_core::turn::Input;
+
+use super::Stage;
+use super::own_tools::READ_OUTPUT;
+use crate::Result;
+use crate::live::News;
+
+/// Output over either limit goes into a blob.
+const OUTPUT_BYTES_MAX: usize = 50 << 10;
+const OUTPUT_LINES_MAX: usize = 2_000;
+/// What stays of it at either end.
+const END_BYTES: usize = 8 << 10;
+
+impl Stage {
+    pub(super) async fn run_tool(&self, call: &ToolCall) -> Result<Input> {
+        self.tell(News::ToolRunning { call_id: call.call_id.clone(), name: call.name.clone() });
+        let started = Instant::now();
+        let output = match self.fault(call) {
+            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
+            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
+            None => self.toolbox.run(call).await,
+        };
+        let (parts, full) = self.settle(output.parts).await?;
+        Ok(Input::ToolDone(ToolResult {
+            call_id: call.call_id.clone(),
+            tool: Some(call.name.clone()),
+            parts,
+            is_error: output.is_error,
+            duration_ms: Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)),
+            interrupted: false,
+            full,
+        }))
+    }
+
+    /// Why the input does not fit. A tool nobody has is the machine's to refuse.
+    pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
+        if self.is_own_tool(&call.name) {
+            return self.check_own_tool(call).err();
+        }
+        if !self.toolbox.specs().iter().any(|spec| spec.name == call.name) {
+            return None;
+        }
+        self.toolbox.check(call).err()
+    }
+
+    async fn settle(&self, output: Vec<OutputPart>) -> Result<(Vec<Part>, Option<BlobRef>)> {
+        let mut parts = Vec::with_capacity(output.len());
+        let mut full = None;
+        for part in output {
+            match part {
+                OutputPart::Media { mime, name, bytes } => {
+                    let size = bytes.len() as u64;
+                    let blob = self.engine.store.put_blob(&self.scope, bytes).await?;
+                    parts.push(Part::Media(BlobRef { blob, mime, name, bytes: size, duration_ms: None }));
+                }
+                OutputPart::Text(text) if is_big(&text) => {
+                    let bytes = text.len() as u64;
+                    let shown = head_and_tail(&text);
+                    let blob = self.engine.store.put_blob(&self.scope, text.into_bytes()).await?;
+                    let mime = "text/plain".to_owned();
+                    full = Some(BlobRef { blob, mime, name: None, bytes, duration_ms: None });
+                    parts.push(Part::text(format!("{shown}\n[read on with {READ_OUTPUT}, output {blob}]")));
+                }
+                OutputPart::Text(text) => parts.push(Part::text(text)),
+            }
+        }
+        Ok((parts, full))
+    }
+}
+
+fn is_big(text: &str) -> bool {
+    text.len() > OUTPUT_BYTES_MAX || text.lines().nth(OUTPUT_LINES_MAX).is_some()
+}
+
+fn head_and_tail(text: &str) -> String {
+    let head = &text[..text.floor_char_boundary(END_BYTES.min(text.len() / 2))];
+    let tail = &text[text.ceil_char_boundary(text.len() - END_BYTES.min(text.len() / 2))..];
+    let left_out = text.len() - head.len() - tail.len();
+    let lines = text.lines().count();
+    format!(
+        "{head}\n[… {left_out} of {} bytes, {lines} lines in all, are left out here …]\n{tail}",
+        text.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_output_shows_its_head_and_tail_and_never_half_a_character() {
+        let text = "ä".repeat(OUTPUT_BYTES_MAX);
+        let shown = head_and_tail(&text);
+        assert!(shown.starts_with('ä') && shown.ends_with('ä') && shown.len() < 2 * END_BYTES + 200);
+    }
+
+    #[test]
+    fn many_short_lines_are_big_too() {
+        assert!(is_big(&"x\n".repeat(OUTPUT_LINES_MAX + 1)));
+        assert!(!is_big(&"x\n".repeat(OUTPUT_LINES_MAX)));
+    }
+}

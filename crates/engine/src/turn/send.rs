@@ -1,0 +1,463 @@
+//! The verbs of turns: start a session with an agent, send it words, and from anywhere cancel, steer, answer or resume
+//! what runs. A turn runs as a task of its own: whoever sent it may go away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sapwood_core::agent::{Agent, Narrowing};
+use sapwood_core::content::ToolCall;
+use sapwood_core::entry::{
+    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, InputQueued, Queue, TurnEnded, UserMessage,
+};
+use sapwood_core::port::store::{Append, Created, StoreError};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::turn::{Input, Machine, Step, TurnState};
+use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
+use tokio::sync::oneshot;
+
+use super::Stage;
+use super::run::run_turn;
+use super::stage::{check_limits, check_variables, settings_of};
+use crate::inbox::Inbox;
+use crate::lease::Hold;
+use crate::world::World;
+use crate::write::OpenOptions;
+use crate::{Engine, EngineError, Result};
+
+/// A session to be started with an agent.
+#[derive(Debug, Clone, Default)]
+pub struct StartOptions {
+    pub open: OpenOptions,
+    pub agent: Agent,
+    pub narrowing: Narrowing,
+    /// Plain text for the model, never secrets: what looks like a key is refused.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// What becomes of words that are sent while a turn runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfRunning {
+    #[default]
+    Refuse,
+    /// They wait, durably, and become the next turn.
+    Queue,
+}
+
+/// What becomes of a turn that waits for a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnWait {
+    /// It stays, and holds the session.
+    #[default]
+    Stay,
+    /// It leaves; answering and resuming carries it on, in any process.
+    Leave,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendOptions {
+    pub if_running: IfRunning,
+    pub on_wait: OnWait,
+}
+
+/// What became of words that were sent.
+pub enum Sent {
+    Started(Running),
+    Queued(EntryId),
+}
+
+/// Something a person was asked and has not answered.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct PendingApproval {
+    pub approval: String,
+    pub session: SessionId,
+    pub question: String,
+    /// `tool`, `question`, `budget` or `confidence`.
+    pub kind: String,
+    /// The call that waits, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<ToolCall>,
+}
+
+/// How a turn came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnReport {
+    pub turn: TurnId,
+    /// None if it waits for a person.
+    pub ended: Option<TurnEnded>,
+    pub waiting: Vec<PendingApproval>,
+    /// What the model said last.
+    pub text: String,
+}
+
+/// A turn that runs.
+#[derive(Debug)]
+pub struct Running {
+    pub session: SessionId,
+    pub turn: TurnId,
+    report: oneshot::Receiver<Result<TurnReport>>,
+}
+
+impl Running {
+    /// Waits until the turn has ended, or waits for a person and left. Dropping this does not end the turn.
+    pub async fn ended(self) -> Result<TurnReport> {
+        let lost = EngineError::TurnLost { session: self.session };
+        self.report.await.unwrap_or(Err(lost))
+    }
+}
+
+impl Engine {
+    /// Opens a session with an agent, which is frozen into it. Idempotent: a session that exists keeps its own.
+    pub async fn start(&self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
+        let agent = options.agent.narrowed(&options.narrowing)?;
+        if let Some(mistake) = agent.mistakes().into_iter().next() {
+            return Err(mistake.into());
+        }
+        check_variables(&options.variables)?;
+        let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
+        let cwd = open.cwd.clone();
+        let (session, created) = self.open(scope, open).await?;
+        if created == Created::New {
+            let bodies = settings_of(&agent, cwd, options.variables);
+            let now = self.clock.now();
+            let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
+            self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        }
+        Ok((session, created))
+    }
+
+    /// Sends words to a session and runs the turn they begin.
+    pub async fn send(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        words: Vec<Part>,
+        options: SendOptions,
+    ) -> Result<Sent> {
+        if words.is_empty() {
+            return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
+        }
+        let world = self.world()?;
+        let hold = match self.take_hold(scope, session).await {
+            Err(EngineError::Store(StoreError::Leased { .. })) => {
+                return self.send_later(scope, session, words, options.if_running).await;
+            }
+            hold => hold?,
+        };
+        let prepared = self.prepare_send(scope, session, world, &hold, words).await;
+        match prepared {
+            Ok(prepared) => Ok(Sent::Started(prepared.spawn(hold, options.on_wait))),
+            Err(error) => {
+                hold.release().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn send_later(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        parts: Vec<Part>,
+        if_running: IfRunning,
+    ) -> Result<Sent> {
+        if if_running == IfRunning::Refuse {
+            return Err(EngineError::TurnRunning { session: session.clone() });
+        }
+        Ok(Sent::Queued(self.queue(scope, session, Queue::Next, parts).await?))
+    }
+
+    async fn queue(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        queue: Queue,
+        parts: Vec<Part>,
+    ) -> Result<EntryId> {
+        let now = self.clock.now();
+        let drafts = vec![Draft::new(now, InputQueued { queue, parts })];
+        let appended = self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
+    }
+
+    async fn prepare_send(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        world: World,
+        hold: &Hold,
+        words: Vec<Part>,
+    ) -> Result<Prepared> {
+        let summary = self.store.summary(scope, session).await?;
+        if let Some(turn) = summary.open_turn {
+            return Err(EngineError::TurnOpen { session: session.clone(), turn });
+        }
+        let turn = TurnId::mint(self.clock.now(), self.clock.random());
+        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        check_limits(&summary, &stage.agent)?;
+        let words = UserMessage { parts: words, origin: None };
+        let (machine, step) = Machine::begin(stage.rules(), words, None);
+        Prepared::new(stage, machine, step, summary.head.seq).await
+    }
+
+    /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
+    pub async fn resume(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        on_wait: OnWait,
+    ) -> Result<Option<Running>> {
+        let world = self.world()?;
+        let hold = self.await_hold(scope, session).await?;
+        match self.prepare_resume(scope, session, world, &hold).await {
+            Ok(Some(prepared)) => Ok(Some(prepared.spawn(hold, on_wait))),
+            Ok(None) => {
+                hold.release().await;
+                Ok(None)
+            }
+            Err(error) => {
+                hold.release().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn prepare_resume(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        world: World,
+        hold: &Hold,
+    ) -> Result<Option<Prepared>> {
+        let summary = self.store.summary(scope, session).await?;
+        let Some(turn) = summary.open_turn else {
+            return self.prepare_queued(scope, &summary, world, hold.fence).await;
+        };
+        let entries = self.turn_entries(scope, session, turn).await?;
+        let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
+        let before = self.entry_before(scope, session, &entries).await?;
+        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        let bodies = entries.iter().map(|entry| &entry.body);
+        let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
+        let steered = self.queued(scope, session).await?.into_iter();
+        for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
+            machine.advance(Input::Steered { input, parts: queued.parts });
+        }
+        Ok(Some(Prepared::new(stage, machine, step, last).await?))
+    }
+
+    /// The next input that waits, as a turn.
+    async fn prepare_queued(
+        &self,
+        scope: &Scope,
+        summary: &Summary,
+        world: World,
+        fence: u64,
+    ) -> Result<Option<Prepared>> {
+        let Some((id, queued)) = self.queued(scope, &summary.id).await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let turn = TurnId::mint(self.clock.now(), self.clock.random());
+        let stage = self.set_stage(scope, summary, world, fence, turn).await?;
+        check_limits(summary, &stage.agent)?;
+        let words = UserMessage { parts: queued.parts, origin: None };
+        let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
+        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq).await?))
+    }
+
+    /// Everything the turn wrote, and what was said to it, in order.
+    async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
+        let mut after = Seq::ZERO;
+        self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
+            if entry.meta.turn == Some(turn) {
+                after = Seq(entry.meta.seq.0.saturating_sub(1));
+            }
+        })
+        .await?;
+        let mut entries = Vec::new();
+        self.each_entry(scope, session, after, |entry| {
+            if entry.meta.turn == Some(turn) {
+                entries.push(entry);
+            }
+        })
+        .await?;
+        Ok(entries)
+    }
+
+    /// The entry the turn's first message hangs from.
+    async fn entry_before(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        entries: &[Entry],
+    ) -> Result<Option<EntryId>> {
+        let first = entries.iter().find(|entry| entry.meta.kind == Kind::UserMessage);
+        let Some(parent) = first.and_then(|entry| entry.meta.parent) else { return Ok(None) };
+        Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
+    }
+
+    /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
+    /// nowhere ends when it is resumed.
+    pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
+        let turn = self.open_turn(scope, session).await?;
+        self.append_to_turn(scope, session, turn, CancelAsked { turn }.into()).await?;
+        Ok(turn)
+    }
+
+    /// Adds words to the turn that runs; the model hears them before its next call.
+    pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
+        self.open_turn(scope, session).await?;
+        self.queue(scope, session, Queue::Steer, parts).await
+    }
+
+    async fn open_turn(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
+        let summary = self.store.summary(scope, session).await?;
+        summary.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })
+    }
+
+    async fn append_to_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+        body: Body,
+    ) -> Result<()> {
+        let now = self.clock.now();
+        let drafts = vec![Draft::new(now, body).in_turn(turn)];
+        self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        Ok(())
+    }
+
+    /// Answers what a turn asked. The first answer counts.
+    pub async fn answer(
+        &self,
+        scope: &Scope,
+        approval: &str,
+        answer: ApprovalAnswer,
+        reason: Option<String>,
+    ) -> Result<SessionId> {
+        let unknown = || EngineError::NoApproval { approval: approval.to_owned() };
+        let session: SessionId =
+            approval.rsplit_once('~').and_then(|(session, _)| session.parse().ok()).ok_or_else(unknown)?;
+        let waiting = match self.approvals(scope, &session).await {
+            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
+            waiting => waiting?,
+        };
+        if !waiting.iter().any(|pending| pending.approval == approval) {
+            return Err(unknown());
+        }
+        let turn = self.open_turn(scope, &session).await?;
+        let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
+        self.append_to_turn(scope, &session, turn, answered.into()).await?;
+        Ok(session)
+    }
+
+    /// What the session waits for.
+    pub async fn approvals(&self, scope: &Scope, session: &SessionId) -> Result<Vec<PendingApproval>> {
+        let summary = self.store.summary(scope, session).await?;
+        let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
+        let entries = self.turn_entries(scope, session, turn).await?;
+        Ok(pending_of(session, &entries))
+    }
+}
+
+fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
+    let state = TurnState::fold(entries.iter().map(|entry| &entry.body));
+    let asked = entries.iter().filter_map(|entry| match &entry.body {
+        Body::ApprovalAsked(asked) => Some(asked),
+        _ => None,
+    });
+    let waiting = state.waiting_for();
+    asked
+        .filter(|asked| waiting.contains(&asked.approval.as_str()))
+        .map(|asked| PendingApproval {
+            approval: asked.approval.clone(),
+            session: session.clone(),
+            question: asked.question.clone(),
+            kind: asked.kind(),
+            call: state
+                .calls
+                .iter()
+                .find(|call| Some(&call.call.call_id) == asked.call_id.as_ref())
+                .map(|call| call.call.clone()),
+        })
+        .collect()
+}
+
+/// A turn that is ready to run.
+struct Prepared {
+    stage: Arc<Stage>,
+    machine: Machine,
+    step: Step,
+    inbox: Inbox,
+}
+
+impl Prepared {
+    /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
+    async fn new(stage: Arc<Stage>, machine: Machine, mut step: Step, after: Seq) -> Result<Self> {
+        let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
+        stage.append(std::mem::take(&mut step.entries)).await?;
+        Ok(Self { stage, machine, step, inbox })
+    }
+
+    /// Runs it as a task of its own, and then whatever waits in the queue.
+    fn spawn(self, mut hold: Hold, on_wait: OnWait) -> Running {
+        let (tell, report) = oneshot::channel();
+        let running = Running { session: self.stage.session.clone(), turn: self.stage.turn, report };
+        tokio::spawn(async move {
+            let (engine, world) = (self.stage.engine.clone(), self.stage.world.clone());
+            let (scope, session) = (self.stage.scope.clone(), self.stage.session.clone());
+            let mut tell = Some(tell);
+            let mut next = Some(self);
+            while let Some(prepared) = next.take() {
+                let report = prepared.run(&mut hold, on_wait).await;
+                let has_ended = matches!(&report, Ok(report) if report.ended.is_some());
+                if has_ended {
+                    next = engine.take_next(&scope, &session, &world, hold.fence).await;
+                }
+                if next.is_none() {
+                    // The session is free before whoever waits hears of the end, so that they can go on at once.
+                    hold.release().await;
+                    if let Some(tell) = tell.take() {
+                        let _ = tell.send(report);
+                    }
+                    return;
+                }
+                if let Some(tell) = tell.take() {
+                    let _ = tell.send(report);
+                }
+            }
+        });
+        running
+    }
+
+    async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
+        let Self { stage, mut machine, step, mut inbox } = self;
+        run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await?;
+        let ended = machine.state().ended.clone();
+        if ended.is_some() {
+            stage.tidy_up().await;
+        }
+        let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
+        let text = stage.with_now(|now| now.said.clone());
+        Ok(TurnReport { turn: stage.turn, ended, waiting, text })
+    }
+}
+
+impl Engine {
+    async fn take_next(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        world: &World,
+        fence: u64,
+    ) -> Option<Prepared> {
+        let summary = self.store.summary(scope, session).await.ok()?;
+        match self.prepare_queued(scope, &summary, world.clone(), fence).await {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::warn!(%session, %error, "queued input stays in the queue");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a turn runs on: the session's frozen agent, the models that are asked, the tools that are granted, and what is
+//! refused before anything is written or asked.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use sapwood_core::agent::{Agent, AgentError, ChainLink, OnExceed};
+use sapwood_core::content::Json;
+use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::port::model::Thinking;
+use sapwood_core::port::store::Until;
+use sapwood_core::port::tool::Grant;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::view::Settings;
+use sapwood_core::{Scope, SessionId, TurnId};
+
+use super::own_tools::{OWN_TOOLS, own_specs};
+use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::world::World;
+use crate::{Engine, EngineError, Result};
+
+impl Engine {
+    pub(super) async fn set_stage(
+        &self,
+        scope: &Scope,
+        summary: &Summary,
+        world: World,
+        fence: u64,
+        turn: TurnId,
+    ) -> Result<Arc<Stage>> {
+        let session = summary.id.clone();
+        let settings = self.settings(scope, &session).await?;
+        let agent = agent_of(&settings)?;
+        let chain = chain_of(&settings, &agent, &world);
+        let grant = grant_of(scope, summary, &settings, &agent);
+        let toolbox = world.tools.open(&grant).await?;
+        let mut specs = toolbox.specs().to_vec();
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
+            specs.extend(own_specs(&agent.tools));
+        }
+        let trace_id = format!("{:032x}", self.clock.random());
+        let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
+        let (engine, scope) = (self.clone(), scope.clone());
+        Ok(Arc::new(Stage {
+            engine,
+            world,
+            scope,
+            session,
+            turn,
+            agent,
+            chain,
+            toolbox,
+            specs,
+            fence,
+            trace_id,
+            now,
+        }))
+    }
+
+    async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+        let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
+        let mut settings = slice.settings_before;
+        slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
+        Ok(settings)
+    }
+
+    /// The agent a session was started with.
+    pub async fn agent_of(&self, scope: &Scope, session: &SessionId) -> Result<Agent> {
+        agent_of(&self.settings(scope, session).await?)
+    }
+}
+
+pub(super) fn check_variables(variables: &BTreeMap<String, String>) -> Result<()> {
+    match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
+        None => Ok(()),
+        Some((name, _)) => Err(EngineError::Invalid {
+            what: "a variable",
+            why: format!(
+                "{name} looks like a key or a password; keep it as a secret and name it secret:NAME"
+            ),
+        }),
+    }
+}
+
+/// The first entries of a session: how it is to be answered.
+pub(super) fn settings_of(
+    agent: &Agent,
+    cwd: Option<String>,
+    variables: BTreeMap<String, String>,
+) -> Vec<Body> {
+    let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let changed = ContextChanged {
+        system: agent.system_prompt.clone(),
+        cwd,
+        variables: (!variables.is_empty()).then_some(variables),
+        agent: frozen,
+    };
+    let mut bodies: Vec<Body> = vec![changed.into()];
+    if let Some(model) = agent.model.clone() {
+        bodies.push(ModelChanged { model }.into());
+    }
+    if agent.thinking != Thinking::Off {
+        bodies.push(ThinkingChanged { level: agent.thinking.as_str().to_owned() }.into());
+    }
+    if !agent.skills.is_empty() {
+        bodies.push(SkillsChanged { active: agent.skills.clone() }.into());
+    }
+    bodies
+}
+
+/// The frozen agent, or the default one for a session that was made without.
+fn agent_of(settings: &Settings) -> Result<Agent> {
+    let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
+    serde_json::from_str(frozen.get()).map_err(|error| {
+        let why = format!("cannot be read back: {error}");
+        AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
+    })
+}
+
+/// Who is asked: what the session was switched to, else the agent's model, else the default; then the agent's chain.
+fn chain_of(settings: &Settings, agent: &Agent, world: &World) -> Vec<ChainLink> {
+    let asked = settings.model_asked.clone().or_else(|| agent.model.clone());
+    let model = asked.unwrap_or_else(|| world.default_model.clone());
+    let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
+    let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
+    std::iter::once(first.clone()).chain(rest).collect()
+}
+
+fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent) -> Grant {
+    let is_ours = |tool: &&String| !OWN_TOOLS.contains(&tool.as_str());
+    Grant {
+        tenant: scope.tenant.clone(),
+        session: summary.id.clone(),
+        cwd: settings.cwd.clone().or_else(|| summary.cwd.clone()),
+        fs_scope: agent.fs_scope,
+        tools: agent.tools.iter().filter(is_ours).cloned().collect(),
+        allowed_commands: agent.allowed_commands.clone(),
+        allowed_hosts: agent.allowed_hosts.clone(),
+        mcp_servers: agent.mcp_servers.clone(),
+    }
+}
+
+/// What is refused before anything is written or asked.
+pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
+    if summary.turns >= agent.limits.turns_max {
+        return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns_max });
+    }
+    let Some(budget) = agent.budget.filter(|budget| budget.on_exceed == OnExceed::Fail) else {
+        return Ok(());
+    };
+    let spent = summary.spend.total().cost_nano_usd;
+    if spent >= budget.cap_nano_usd() && budget.cap_nano_usd() > 0 {
+        return Err(EngineError::OverBudget { session: summary.id.clone(), cap_usd: budget.cap_usd });
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! The façade's tests: the verbs over a real store, as a Rust user calls them. One binary, so that it links once.
+
+#[cfg(test)]
+mod all {
+    mod compact;
+    mod turn;
+    mod world;
+}

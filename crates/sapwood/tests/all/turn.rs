@@ -1,0 +1,429 @@
+//! Turns over real stores: what is in the log afterwards, what the model heard, what ran.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood::core::agent::{Agent, Budget, ChainLink, Narrowing, OnExceed};
+use sapwood::core::entry::{ApprovalAnswer, Outcome, Stop};
+use sapwood::core::policy::ApprovalMode;
+use sapwood::core::port::model::{ModelError, Piece};
+use sapwood::core::project::context::Role;
+use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, StartOptions, TurnReport};
+use sapwood::engine::{News, SessionEvent};
+use sapwood::{Engine, Part, Sapwood, Scope, Seq, SessionId};
+
+use super::world::{Actor, Bench, Play, calls, text, world};
+
+struct Scene {
+    engine: Engine,
+    scope: Scope,
+    session: SessionId,
+    actor: Arc<Actor>,
+    bench: Arc<Bench>,
+}
+
+fn agent() -> Agent {
+    let tools = ["look", "act", "big", "slow", "ask_user", "put_artifact", "recall", "delegate"];
+    Agent { tools: tools.map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
+}
+
+async fn scene(agent: Agent, plays: Vec<Play>) -> Scene {
+    scene_of(agent, Actor::playing(plays)).await
+}
+
+async fn scene_of(agent: Agent, actor: Arc<Actor>) -> Scene {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let bench = Arc::new(Bench::default());
+    let engine = sapwood.engine().clone().with_world(world(&actor, &bench));
+    let scope = sapwood.scope().clone();
+    let options = StartOptions { agent, ..StartOptions::default() };
+    let (session, _) = engine.start(&scope, options).await.unwrap();
+    Scene { engine, scope, session, actor, bench }
+}
+
+impl Scene {
+    async fn begin(&self, words: &str, options: SendOptions) -> Running {
+        let words = vec![Part::text(words)];
+        match self.engine.send(&self.scope, &self.session, words, options).await.unwrap() {
+            Sent::Started(running) => running,
+            Sent::Queued(_) => panic!("it was queued"),
+        }
+    }
+
+    async fn send(&self, words: &str) -> TurnReport {
+        let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
+        self.begin(words, options).await.ended().await.unwrap()
+    }
+
+    async fn resume(&self) -> TurnReport {
+        let running = self.engine.resume(&self.scope, &self.session, OnWait::Leave).await.unwrap();
+        running.expect("something is open").ended().await.unwrap()
+    }
+
+    async fn roles(&self) -> Vec<Role> {
+        let context = self.engine.context(&self.scope, &self.session, None).await.unwrap();
+        context.messages.iter().map(|message| message.role).collect()
+    }
+
+    fn ran(&self) -> Vec<String> {
+        self.bench.ran.lock().unwrap().clone()
+    }
+
+    async fn wait_until(&self, mut is_so: impl FnMut(&SessionEvent) -> bool) {
+        let mut events = self.engine.subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
+        let found = async { while !is_so(&events.next().await.unwrap()) {} };
+        tokio::time::timeout(Duration::from_secs(20), found).await.expect("it happens");
+    }
+}
+
+fn outcome(report: &TurnReport) -> (Outcome, Option<&str>) {
+    let ended = report.ended.as_ref().expect("the turn has ended");
+    (ended.outcome, ended.code.as_deref())
+}
+
+#[tokio::test]
+async fn words_get_an_answer_and_both_are_in_the_log() {
+    let scene = scene(agent(), vec![text("hello")]).await;
+    let report = scene.send("hi").await;
+    assert_eq!((report.text.as_str(), outcome(&report)), ("hello", (Outcome::Completed, None)));
+    assert_eq!(scene.roles().await, [Role::User, Role::Assistant]);
+}
+
+#[tokio::test]
+async fn a_tool_runs_and_the_model_hears_its_result() {
+    let scene = scene(agent(), vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+    scene.send("look").await;
+    assert_eq!(scene.ran(), ["1"]);
+    assert!(scene.actor.last_heard().contains("look done"));
+    assert_eq!(scene.roles().await, [Role::User, Role::Assistant, Role::Tool, Role::Assistant]);
+    let ledger = scene.engine.ledger(&scene.scope, &scene.session).await.unwrap();
+    assert_eq!(ledger.len(), 2);
+    assert!(ledger.iter().all(|line| line.result.is_some() && line.trace_id.is_some()));
+}
+
+#[tokio::test]
+async fn input_that_does_not_fit_goes_back_to_the_model() {
+    let scene = scene(agent(), vec![calls(&[("1", "look", "\"no\"")]), text("sorry")]).await;
+    let report = scene.send("look").await;
+    assert_eq!((scene.ran().len(), report.text.as_str()), (0, "sorry"));
+    assert!(scene.actor.last_heard().contains("an object is expected"));
+}
+
+#[tokio::test]
+async fn an_approval_outlives_whoever_asked_for_it() {
+    let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("acted")]).await;
+    let report = scene.send("act").await;
+    assert!(report.ended.is_none() && scene.ran().is_empty());
+    let approval = report.waiting[0].approval.clone();
+    let answered =
+        scene.engine.answer(&scene.scope, &approval, ApprovalAnswer::Approved, None).await.unwrap();
+    assert_eq!(answered, scene.session);
+    let report = scene.resume().await;
+    assert_eq!((scene.ran(), report.text.as_str()), (vec!["1".to_owned()], "acted"));
+    let again = scene.engine.answer(&scene.scope, &approval, ApprovalAnswer::Approved, None).await;
+    assert_eq!(again.unwrap_err().code(), "approval.not_found");
+}
+
+#[tokio::test]
+async fn a_turn_that_stays_goes_on_when_somebody_answers() {
+    let scene =
+        scene(agent(), vec![calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]), text("ok")]).await;
+    let running = scene.begin("ask me", SendOptions::default()).await;
+    scene
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Waiting { .. })),
+        )
+        .await;
+    let pending = scene.engine.approvals(&scene.scope, &scene.session).await.unwrap();
+    assert_eq!((pending[0].question.as_str(), pending[0].kind.as_str()), ("which?", "question"));
+    let reason = Some("the left one".to_owned());
+    scene.engine.answer(&scene.scope, &pending[0].approval, ApprovalAnswer::Approved, reason).await.unwrap();
+    assert_eq!(running.ended().await.unwrap().text, "ok");
+    assert!(scene.actor.last_heard().contains("the left one"));
+}
+
+#[tokio::test]
+async fn cancelling_keeps_what_was_said_so_far_and_the_session_goes_on() {
+    let half = Play::Hang(vec![Piece::Text("half a ".into()), Piece::Text("sentence".into())]);
+    let scene = scene(agent(), vec![half, text("whole")]).await;
+    let running = scene.begin("talk", SendOptions::default()).await;
+    scene.wait_until(|event| matches!(event, SessionEvent::Fragment(f) if f.news == News::Token { text: "sentence".into() })).await;
+    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    let report = running.ended().await.unwrap();
+    assert_eq!((report.text.as_str(), outcome(&report)), ("half a sentence", (Outcome::Cancelled, None)));
+    assert_eq!(scene.send("again").await.text, "whole");
+    assert!(scene.actor.last_heard().contains("half a sentence"));
+}
+
+#[tokio::test]
+async fn cancelling_ends_a_tool_that_runs() {
+    let scene = scene(agent(), vec![calls(&[("1", "slow", "{}")])]).await;
+    let running = scene.begin("wait", SendOptions::default()).await;
+    scene
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::ToolRunning { .. })),
+        )
+        .await;
+    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    assert_eq!(outcome(&running.ended().await.unwrap()), (Outcome::Cancelled, None));
+    assert_eq!(scene.roles().await, [Role::User, Role::Assistant, Role::Tool]);
+}
+
+#[tokio::test]
+async fn a_second_send_is_refused_or_queued_and_queued_words_become_the_next_turn() {
+    let half = Play::Hang(vec![Piece::Text("…".into())]);
+    let scene = scene(agent(), vec![half, text("second")]).await;
+    let running = scene.begin("first", SendOptions::default()).await;
+    let words = || vec![Part::text("next")];
+    let refused = scene.engine.send(&scene.scope, &scene.session, words(), SendOptions::default()).await;
+    assert_eq!(refused.err().unwrap().code(), "turn.running");
+    let queue = SendOptions { if_running: IfRunning::Queue, ..SendOptions::default() };
+    let sent = scene.engine.send(&scene.scope, &scene.session, words(), queue).await.unwrap();
+    assert!(matches!(sent, Sent::Queued(_)));
+    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    running.ended().await.unwrap();
+    let second = "second".to_owned();
+    let said = |event: &SessionEvent| matches!(event, SessionEvent::Entry(record) if record.decode().unwrap().text() == second);
+    scene.wait_until(said).await;
+    assert!(scene.actor.last_heard().contains("next"));
+}
+
+#[tokio::test]
+async fn words_added_to_a_running_turn_are_heard_in_it() {
+    let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("ok")]).await;
+    let running = scene.begin("act", SendOptions::default()).await;
+    scene
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Waiting { .. })),
+        )
+        .await;
+    scene.engine.steer(&scene.scope, &scene.session, vec![Part::text("gently")]).await.unwrap();
+    let pending = scene.engine.approvals(&scene.scope, &scene.session).await.unwrap();
+    scene.engine.answer(&scene.scope, &pending[0].approval, ApprovalAnswer::Approved, None).await.unwrap();
+    running.ended().await.unwrap();
+    assert!(scene.actor.last_heard().contains("gently"));
+}
+
+fn limited() -> ModelError {
+    ModelError::RateLimited { model: "actor".into(), retry_after_ms: Some(1) }
+}
+
+#[tokio::test]
+async fn a_failure_that_passes_is_tried_again_and_then_the_next_model_is_asked() {
+    let chain = vec![ChainLink { model: "other".into(), max_attempts: 1 }];
+    let agent = Agent { fallback_chain: chain, ..agent() };
+    let fail = || Play::Fail(limited());
+    let scene = scene(agent, vec![fail(), fail(), fail(), text("from the other")]).await;
+    assert_eq!(scene.send("hi").await.text, "from the other");
+    let asked: Vec<String> =
+        scene.actor.asked.lock().unwrap().iter().map(|request| request.model.clone()).collect();
+    assert_eq!(asked, ["actor", "actor", "actor", "other"]);
+    let usage = scene.engine.usage(&scene.scope, &scene.session).await.unwrap();
+    assert_eq!(usage.models.models.keys().collect::<Vec<_>>(), ["other"], "the entry names who answered");
+    let context = scene.engine.context(&scene.scope, &scene.session, None).await.unwrap();
+    assert_eq!(context.model.as_deref(), Some("other"));
+    scene.send("once more").await;
+    assert_eq!(scene.actor.asked.lock().unwrap()[4].model, "actor", "the agent's model is asked first again");
+}
+
+#[tokio::test]
+async fn once_output_has_come_nothing_is_tried_again() {
+    let cut = ModelError::Cut { model: "actor".into(), why: "gone".into() };
+    let scene = scene(agent(), vec![Play::Break(vec![Piece::Text("half".into())], cut), text("whole")]).await;
+    let report = scene.send("hi").await;
+    assert_eq!(outcome(&report), (Outcome::Failed, Some("model.cut")));
+    assert_eq!(scene.actor.times_asked(), 1);
+    assert_eq!(scene.send("again").await.text, "whole");
+    assert!(!scene.actor.last_heard().contains("half"), "what failed is left out of the context");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_without_saying_so_was_cut() {
+    let scene = scene(agent(), vec![Play::Say(vec![Piece::Text("half".into())])]).await;
+    assert_eq!(outcome(&scene.send("hi").await), (Outcome::Failed, Some("model.cut")));
+}
+
+#[tokio::test]
+async fn past_the_turn_cap_no_model_is_called() {
+    let mut few = agent();
+    few.limits.turns_max = 1;
+    let scene = scene(few, vec![text("one"), text("two")]).await;
+    scene.send("hi").await;
+    let words = vec![Part::text("more")];
+    let refused = scene.engine.send(&scene.scope, &scene.session, words, SendOptions::default()).await;
+    assert_eq!((refused.err().unwrap().code(), scene.actor.times_asked()), ("turn_limit", 1));
+}
+
+#[tokio::test]
+async fn a_call_that_could_exceed_the_budget_is_not_made() {
+    let budget = |on_exceed| Agent {
+        budget: Some(Budget { cap_usd: 0.000_001, on_exceed }),
+        max_tokens: Some(1_000),
+        ..agent()
+    };
+    let actor = || Actor::playing(vec![text("dear")]).costs(1_000);
+    let scene = scene_of(budget(OnExceed::Fail), actor()).await;
+    assert_eq!(outcome(&scene.send("hi").await), (Outcome::Limited, Some("budget_exceeded")));
+    assert_eq!(scene.actor.times_asked(), 0);
+    let scene = scene_of(budget(OnExceed::Ask), actor()).await;
+    let report = scene.send("hi").await;
+    assert_eq!((report.waiting[0].kind.as_str(), scene.actor.times_asked()), ("budget", 0));
+    let approval = &report.waiting[0].approval;
+    scene.engine.answer(&scene.scope, approval, ApprovalAnswer::Approved, None).await.unwrap();
+    assert_eq!(scene.resume().await.text, "dear");
+    let scene = scene_of(budget(OnExceed::Warn), actor()).await;
+    assert_eq!(scene.send("hi").await.text, "dear");
+}
+
+#[tokio::test]
+async fn totals_equal_the_logs_sums() {
+    let actor = Actor::playing(vec![calls(&[("1", "look", "{}")]), text("a"), text("b")]).costs(2);
+    let scene = scene_of(agent(), actor).await;
+    scene.send("one").await;
+    let report = scene.send("two").await;
+    let usage = scene.engine.usage(&scene.scope, &scene.session).await.unwrap();
+    assert_eq!((usage.total.calls, usage.total.cost_nano_usd), (3, 3 * 220));
+    assert_eq!(report.ended.unwrap().cost_nano_usd, Some(220));
+    let ledger = scene.engine.ledger(&scene.scope, &scene.session).await.unwrap();
+    let costs: u64 = ledger.iter().filter_map(|line| line.result.as_ref()?.cost_nano_usd).sum();
+    assert_eq!(costs, usage.total.cost_nano_usd);
+}
+
+#[tokio::test]
+async fn big_output_goes_to_a_blob_and_can_be_read_on() {
+    let scene = scene(agent(), vec![calls(&[("1", "big", "{}")]), text("much")]).await;
+    scene.send("go").await;
+    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    let result = path.iter().find_map(|entry| match &entry.body {
+        sapwood::Body::ToolResult(result) => Some(result.clone()),
+        _ => None,
+    });
+    let result = result.unwrap();
+    let full = result.full.unwrap();
+    assert_eq!(full.bytes, 150_000);
+    let shown = result.parts[0].as_text().unwrap();
+    assert!(shown.len() < 20_000 && shown.contains(&full.blob.to_string()), "{shown}");
+    let bytes = scene.engine.store().get_blob(&scene.scope, full.blob).await.unwrap();
+    assert_eq!(bytes.len(), 150_000);
+}
+
+#[tokio::test]
+async fn an_artifact_is_delivered_and_a_task_can_be_delegated() {
+    let artifact = calls(&[("1", "put_artifact", r#"{"name":"a.txt","content":"made"}"#)]);
+    let delegate = calls(&[("2", "delegate", r#"{"task":"count"}"#)]);
+    let scene = scene(agent(), vec![artifact, delegate, text("forty-two"), text("done")]).await;
+    assert_eq!(scene.send("go").await.text, "done");
+    assert!(scene.actor.last_heard().contains("forty-two"));
+    let artifacts = scene.engine.artifacts(&scene.scope, &scene.session).await.unwrap();
+    assert!(format!("{artifacts:?}").contains("a.txt"));
+}
+
+#[tokio::test]
+async fn a_session_keeps_the_agent_it_was_started_with_and_so_does_its_fork() {
+    let scene =
+        scene(Agent { system_prompt: Some("Be brief.".into()), ..agent() }, vec![text("a"), text("b")]).await;
+    scene.send("hi").await;
+    assert_eq!(scene.actor.asked.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
+    let fork = scene
+        .engine
+        .fork(&scene.scope, &scene.session, Default::default(), Default::default())
+        .await
+        .unwrap();
+    let frozen = scene.engine.agent_of(&scene.scope, &fork).await.unwrap();
+    assert_eq!(frozen.system_prompt.as_deref(), Some("Be brief."));
+}
+
+#[tokio::test]
+async fn a_session_cannot_have_more_than_its_agent_and_no_variable_may_be_a_key() {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let wider = Narrowing { approvals: Some(ApprovalMode::Auto), ..Narrowing::default() };
+    let options = StartOptions { narrowing: wider, ..StartOptions::default() };
+    let refused = sapwood.engine().start(sapwood.scope(), options).await;
+    assert_eq!(refused.unwrap_err().code(), "agent.invalid");
+    let key = format!("sk-{}", "a1B2c3D4e5F6g7H8".repeat(3));
+    let options = StartOptions { variables: [("token".to_owned(), key)].into(), ..StartOptions::default() };
+    let refused = sapwood.engine().start(sapwood.scope(), options).await;
+    assert_eq!(refused.unwrap_err().code(), "input.invalid");
+}
+
+#[tokio::test]
+async fn a_turn_that_was_dropped_is_resumed_and_what_may_have_run_is_not_run_again() {
+    let half = Play::Hang(vec![Piece::Text("half".into())]);
+    let mut auto = agent();
+    auto.approvals = ApprovalMode::Auto;
+    let scene = scene(auto, vec![half, text("whole")]).await;
+    // The runtime of the first engine goes away in the middle of the stream, as a killed process does.
+    let engine = scene.engine.clone();
+    let (scope, session) = (scene.scope.clone(), scene.session.clone());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let words = vec![Part::text("hi")];
+            engine.send(&scope, &session, words, SendOptions::default()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        });
+    })
+    .join()
+    .unwrap();
+    let words = vec![Part::text("hello?")];
+    let refused = scene.engine.send(&scene.scope, &scene.session, words, SendOptions::default()).await;
+    assert!(matches!(refused.err().unwrap().code(), "turn.running" | "turn.interrupted"));
+    assert_eq!(scene.resume().await.text, "whole");
+    assert!(scene.actor.last_heard().contains("interrupted"));
+}
+
+#[tokio::test]
+async fn a_listener_that_panics_harms_nobody() {
+    let scene = scene(agent(), vec![text("hello")]).await;
+    let _bad = scene
+        .engine
+        .listen(&scene.scope, &scene.session, Seq::ZERO, |_| panic!("a listener's own fault"))
+        .await
+        .unwrap();
+    let (tell, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let _good = scene
+        .engine
+        .listen(&scene.scope, &scene.session, Seq::ZERO, move |event| {
+            let _ = tell.send(event);
+        })
+        .await
+        .unwrap();
+    assert_eq!(scene.send("hi").await.text, "hello");
+    let mut seqs = Vec::new();
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(300), heard.recv()).await {
+        if let SessionEvent::Entry(record) = event {
+            seqs.push(record.meta.seq.0);
+        }
+    }
+    assert_eq!(seqs, (1..=seqs.len() as u32).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn fragments_come_between_the_entries_they_happened_between() {
+    let scene = scene(agent(), vec![text("hello")]).await;
+    let mut events = scene.engine.subscribe(&scene.scope, &scene.session, Seq::ZERO).await.unwrap();
+    scene.send("hi").await;
+    let mut order = Vec::new();
+    while let Some(event) = events.try_next().await.unwrap() {
+        order.push(match event {
+            SessionEvent::Entry(record) => record.meta.kind.as_str().to_owned(),
+            SessionEvent::Fragment(fragment) => format!("{:?}", fragment.news),
+        });
+    }
+    let at = |what: &str| {
+        order.iter().position(|item| item.contains(what)).unwrap_or_else(|| panic!("{what} in {order:?}"))
+    };
+    assert!(at("user_message") < at("Token") && at("Token") < at("assistant_message"), "{order:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_filtered_or_cut_short_says_so() {
+    let pieces = vec![Piece::Text("part".into()), Piece::Stop(Stop::Length)];
+    let scene = scene(agent(), vec![Play::Say(pieces)]).await;
+    scene.send("hi").await;
+    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    assert!(
+        path.iter()
+            .any(|entry| matches!(&entry.body, sapwood::Body::AssistantMessage(m) if m.stop == Stop::Length))
+    );
+}
