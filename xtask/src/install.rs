@@ -12,6 +12,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("make", "make"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("tmux", "tmux"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.

@@ -29,6 +29,10 @@ use failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // A tool's program is started by this very binary, which first gives up what the program may not have.
+    if let Some(exit) = sapwood::effects::sandbox::launch_if_asked() {
+        return exit;
+    }
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(exit) => return exit,

@@ -170,7 +170,7 @@ impl<'a> Chat<'a> {
         if heard == Heard::OwnWords {
             pass_own_words(&mut events).await?;
         }
-        println!();
+        self.screen.settle(&[String::new()])?;
         let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
         let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
         let watched = Box::pin(watch.run(running, events)).await?;

@@ -19,6 +19,7 @@ pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, too
     let model = model_of(app, session).await?;
     let usage = report.ended.as_ref().and_then(|ended| ended.usage);
     let tokens = usage.map(|usage| usage.input + usage.output + usage.cache_read + usage.cache_write);
+    let tokens = tokens.filter(|tokens| *tokens > 0);
     let mut parts = vec![clean(&model).into_owned(), duration(took_ms)];
     parts.extend(tokens.map(|tokens| format!("{} tokens", thousands(tokens))));
     parts.extend(spent(&summary));

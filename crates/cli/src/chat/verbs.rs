@@ -59,10 +59,12 @@ impl Chat<'_> {
             .map(|(name, about)| format!("  {BOLD}{name:width$}{BOLD:#}  {DIM}{about}{DIM:#}"))
             .collect();
         lines.push(String::new());
-        lines.push(format!(
-            "{DIM}Alt-Enter, or \\ at the end, begins another line. While a turn runs, what you type and end with Enter is \
-             added to it; Ctrl-C cancels it. Other commands: /show /context /feed /ledger /label /rename /trim …{DIM:#}"
-        ));
+        let more = [
+            "Alt-Enter, or \\ at the end, begins another line; a paste keeps its lines.",
+            "While a turn runs, a line that you type is added to it, and Ctrl-C cancels it.",
+            "Also: /show /context /feed /ledger /info /label /rename /trim /uncompact …",
+        ];
+        lines.extend(more.map(|line| format!("{DIM}{line}{DIM:#}")));
         self.screen.settle(&lines)
     }
 

@@ -48,6 +48,8 @@ pub struct View {
     /// The text of the message that streams, as far as it has been shown.
     streamed: String,
     reasoning: String,
+    /// Whether the reasoning of the message that streams has its line already.
+    is_thought_shown: bool,
     calls: Vec<ToolCall>,
     doing: Doing,
     since: Instant,
@@ -64,6 +66,7 @@ impl View {
             line: String::new(),
             streamed: String::new(),
             reasoning: String::new(),
+            is_thought_shown: false,
             calls: Vec::new(),
             doing: Doing::Thinking,
             since: Instant::now(),
@@ -92,10 +95,10 @@ impl View {
         std::mem::take(&mut self.out)
     }
 
-    /// A line of ours, among those of the turn.
-    pub fn note(&mut self, line: String) -> Vec<String> {
+    /// Lines of ours, among those of the turn.
+    pub fn notes(&mut self, lines: Vec<String>) -> Vec<String> {
         self.end_text();
-        self.tool_line(line);
+        lines.into_iter().for_each(|line| self.tool_line(line));
         std::mem::take(&mut self.out)
     }
 
@@ -186,7 +189,7 @@ impl View {
     /// The whole message: whatever did not stream is shown now.
     fn take_answer(&mut self, message: &AssistantMessage) {
         let whole = joined_text(&message.parts);
-        if self.reasoning.is_empty() {
+        if self.reasoning.is_empty() && !self.is_thought_shown {
             let thoughts = message.parts.iter().filter_map(|part| match part {
                 Part::Reasoning(reasoning) => Some(reasoning.text.as_str()),
                 _ => None,
@@ -199,6 +202,7 @@ impl View {
             self.show_text(&rest);
         }
         self.end_text();
+        self.is_thought_shown = false;
         self.calls.extend(message.parts.iter().filter_map(Part::as_tool_call).cloned());
         self.doing = Doing::Thinking;
     }
@@ -282,6 +286,7 @@ impl View {
         if text.trim().is_empty() {
             return;
         }
+        self.is_thought_shown = true;
         let line = fit(text.trim(), self.width.saturating_sub(4));
         self.tool_line(format!("  {DIM}∴ {line}{DIM:#}"));
     }
@@ -380,8 +385,12 @@ mod tests {
     #[test]
     fn reasoning_is_one_short_line() {
         let mut view = view();
-        view.take_news(&News::Reasoning { text: format!("First\n{}", "word ".repeat(50)) });
-        let text = shown(&mut view, answer(vec![Part::text("So.")]));
+        let thought = format!("First\n{}", "word ".repeat(50));
+        view.take_news(&News::Reasoning { text: thought.clone() });
+        view.take_news(&News::Token { text: "So".into() });
+        let reasoning = sapwood::core::content::Reasoning { text: thought, redacted: false };
+        let text = shown(&mut view, answer(vec![Part::Reasoning(reasoning), Part::text("So.")]));
+        assert_eq!(text.matches('∴').count(), 1, "{text}");
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("  ∴ First word") && lines[0].ends_with('…'), "{text}");
         assert_eq!(lines.last(), Some(&"So."));

@@ -11,9 +11,9 @@ use sapwood::{Engine, EntryId, Part, Scope, SessionId};
 
 use super::keys::{Key, Keyboard};
 use super::screen::Screen;
-use super::view::{View, short_input};
+use super::view::View;
 use crate::failure::Result;
-use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
+use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
 
 /// How often what changes is drawn when nothing happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -23,8 +23,8 @@ const TICKS_FOR_NEXT: u32 = 20;
 const EVENTS_AT_ONCE_MAX: usize = 256;
 /// Most of what is typed ahead.
 const TYPED_BYTES_MAX: usize = 64 << 10;
-/// Rows of a question before its keys.
-const QUESTION_ROWS_MAX: usize = 3;
+/// Lines of what is asked that are shown; the rest is counted.
+const QUESTION_LINES_MAX: usize = 60;
 
 /// Who answers what a turn asks.
 pub enum Asks<'a> {
@@ -70,32 +70,64 @@ impl Ask {
         self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
     }
 
-    fn rows(&self, width: usize) -> Vec<String> {
-        let question = clean(&self.pending.question).into_owned();
-        let mut rows: Vec<String> = question
-            .lines()
-            .take(QUESTION_ROWS_MAX)
-            .map(|line| format!("{BOLD}{}{BOLD:#}", fit(line, width.saturating_sub(2))))
-            .collect();
-        if let Some(first) = rows.first_mut() {
-            *first = format!("{YELLOW}?{YELLOW:#} {first}");
-        }
+    /// What is asked, whole: nobody should agree to what they cannot see.
+    fn lines(&self, width: usize) -> Vec<String> {
+        let mut lines = vec![match &self.pending.call {
+            Some(call) if !self.is_question() => {
+                format!(
+                    "{YELLOW}?{YELLOW:#} may {BOLD}{}{BOLD:#} run?",
+                    fit(&call.name, width.saturating_sub(16))
+                )
+            }
+            _ => format!("{YELLOW}?{YELLOW:#} {BOLD}{}{BOLD:#}", clean(&self.pending.question)),
+        }];
         if let Some(call) = self.pending.call.as_ref().filter(|_| !self.is_question()) {
-            let input = fit(call.input.get(), width.saturating_sub(4));
-            rows.push(format!("    {CYAN}{input}{CYAN:#}"));
+            let mut fields = field_lines(&call.input.to_value());
+            let more = fields.split_off(fields.len().min(QUESTION_LINES_MAX));
+            lines.extend(fields.iter().map(|line| format!("    {CYAN}{}{CYAN:#}", clean(line))));
+            if !more.is_empty() {
+                lines.push(format!("    {DIM}… {}{DIM:#}", plural(more.len() as u64, "more line")));
+            }
         }
-        rows.push(match (&self.text, self.is_question(), self.tool()) {
-            (Some(text), true, _) => format!("{GREEN}›{GREEN:#} {}", tail(text, width.saturating_sub(3))),
-            (Some(text), false, _) => format!("{DIM}why not?{DIM:#} {}", tail(text, width.saturating_sub(12))),
-            (None, _, Some(_)) => {
-                format!("  {BOLD}y{BOLD:#} yes · {BOLD}a{BOLD:#} always in this chat · {BOLD}n{BOLD:#} no · {BOLD}r{BOLD:#} no, and say why")
-            }
-            (None, _, None) => {
-                format!("  {BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no · {BOLD}r{BOLD:#} no, and say why")
-            }
-        });
-        rows
+        lines
     }
+
+    /// How it can be answered.
+    fn row(&self, width: usize) -> String {
+        match (&self.text, self.is_question(), self.tool()) {
+            (Some(text), true, _) => format!("{GREEN}›{GREEN:#} {}", tail(text, width.saturating_sub(3))),
+            (Some(text), false, _) => {
+                format!("  {DIM}why not?{DIM:#} {}", tail(text, width.saturating_sub(14)))
+            }
+            (None, _, Some(_)) => keys_row(&[("y", "yes"), ("a", "always in this chat"), NO, WHY_NOT]),
+            (None, _, None) => keys_row(&[("y", "yes"), NO, WHY_NOT]),
+        }
+    }
+}
+
+const NO: (&str, &str) = ("n", "no");
+const WHY_NOT: (&str, &str) = ("r", "no, and say why");
+
+fn keys_row(keys: &[(&str, &str)]) -> String {
+    let keys: Vec<String> = keys.iter().map(|(key, does)| format!("{BOLD}{key}{BOLD:#} {does}")).collect();
+    format!("  {}", keys.join(" · "))
+}
+
+/// A call's input, a field after the other; text with its own lines.
+fn field_lines(input: &serde_json::Value) -> Vec<String> {
+    let serde_json::Value::Object(fields) = input else { return vec![input.to_string()] };
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        match value {
+            serde_json::Value::String(text) if text.contains('\n') => {
+                lines.push(format!("{name}:"));
+                lines.extend(text.lines().map(|line| format!("  {line}")));
+            }
+            serde_json::Value::String(text) => lines.push(format!("{name}: {text}")),
+            other => lines.push(format!("{name}: {other}")),
+        }
+    }
+    lines
 }
 
 /// The end of a text that is being typed, on one row.
@@ -181,7 +213,7 @@ impl<'a> Watch<'a> {
     fn live(&self) -> Vec<String> {
         let width = self.screen.width();
         if let Some(ask) = &self.ask {
-            return ask.rows(width);
+            return vec![ask.row(width)];
         }
         let mut rows = self.view.live();
         if !self.typed.is_empty() {
@@ -242,8 +274,10 @@ impl<'a> Watch<'a> {
                 engine.answer(scope, &ask.pending.approval, ApprovalAnswer::Approved, None).await?;
                 continue;
             }
+            let lines = self.view.notes(ask.lines(self.screen.width()));
+            let row = ask.row(self.screen.width());
             self.ask = Some(ask);
-            break;
+            return self.screen.draw(&lines, vec![row]);
         }
         Ok(())
     }
@@ -309,7 +343,7 @@ impl<'a> Watch<'a> {
             answered => answered?,
         };
         self.view.set_waiting("going on");
-        let lines = self.view.note(line);
+        let lines = self.view.notes(vec![line]);
         let live = self.live();
         self.screen.draw(&lines, live)
     }
@@ -362,16 +396,14 @@ fn edit(text: &mut String, key: Key) {
 }
 
 fn answer_line(ask: &Ask, answer: ApprovalAnswer, reason: Option<&str>) -> String {
-    let what = match &ask.pending.call {
-        Some(call) if !ask.is_question() => format!("{} {}", fit(&call.name, 40), short_input(call)),
-        _ => fit(&ask.pending.question, 60),
+    let reason = reason.map(|reason| fit(reason, 70)).unwrap_or_default();
+    let line = match answer {
+        ApprovalAnswer::Approved if ask.is_question() => format!("{GREEN}›{GREEN:#} {reason}"),
+        ApprovalAnswer::Approved => format!("  {GREEN}y{GREEN:#} allowed {reason}"),
+        ApprovalAnswer::Denied if reason.is_empty() => format!("  {RED}n{RED:#} refused"),
+        ApprovalAnswer::Denied => format!("  {RED}n{RED:#} refused: {reason}"),
     };
-    let reason = reason.map(|reason| format!(": {}", fit(reason, 60))).unwrap_or_default();
-    match answer {
-        ApprovalAnswer::Approved if ask.is_question() => format!("  {GREEN}›{GREEN:#} {what}{reason}"),
-        ApprovalAnswer::Approved => format!("  {GREEN}y{GREEN:#} {DIM}allowed{DIM:#} {what}{reason}"),
-        ApprovalAnswer::Denied => format!("  {RED}n{RED:#} {DIM}refused{DIM:#} {what}{reason}"),
-    }
+    line.trim_end().to_owned()
 }
 
 async fn next_key(keys: &mut Option<Keyboard>) -> Key {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sapwood::OpenOptions;
+use sapwood::core::agent::Agent;
+use sapwood::engine::turn::StartOptions;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -18,7 +20,7 @@ pub struct NewArgs {
     id: Option<String>,
     #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
-    /// The agent that is to answer in it
+    /// The agent that is to answer in it; the one of this name, if there is a file for it, is frozen into the session
     #[arg(long)]
     agent: Option<String>,
     /// The directory it is about; the current one if not given
@@ -29,12 +31,27 @@ pub struct NewArgs {
 pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
     let cwd = Some(directory(args.cwd)?);
-    let options = OpenOptions { id, title: args.title, agent: args.agent, cwd };
-    let (id, _) = app.engine.open(&app.scope, options).await?;
+    let open = OpenOptions { id, title: args.title, agent: args.agent.clone(), cwd };
+    let (id, _) = match frozen_agent(app, args.agent.as_deref())? {
+        Some(agent) => {
+            let options = StartOptions { open, agent, ..StartOptions::default() };
+            app.engine.start(&app.scope, options).await?
+        }
+        None => app.engine.open(&app.scope, open).await?,
+    };
     if app.out.is_json() {
         return app.out.json(&json!({ "id": id }));
     }
     Ok(writeln!(app.out, "{id}")?)
+}
+
+/// The agent of this name, if there is a file for it. Without one the name is kept for whoever runs the session.
+fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
+    let Some(name) = name else { return Ok(None) };
+    match app.place.agents().choose(Some(name), &app.place.config) {
+        Err(failure) if failure.code == "agent.not_found" => Ok(None),
+        agent => agent.map(Some),
+    }
 }
 
 /// A directory as sessions keep it: absolute, so that it means the same from everywhere.

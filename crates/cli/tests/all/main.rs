@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod harness;
+mod terminal;
 
 mod addresses;
+mod agents;
+mod chat;
 mod compact;
 mod errors;
 mod events;
@@ -16,6 +19,7 @@ mod shapes;
 mod text;
 mod transfer;
 mod tree;
+mod turns;
 
 mod actors;
 mod crowd;

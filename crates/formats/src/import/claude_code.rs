@@ -133,8 +133,9 @@ impl Reader for Importer {
         for path in [Path::Side, Path::Main] {
             self.close(path, harvest);
         }
-        if harvest.session.is_none() && !harvest.steps.is_empty() {
-            harvest.open(Format::ClaudeCode, &self.name, harvest.at);
+        if harvest.session.is_none() {
+            // Titles and snapshots alone are no conversation: Claude Code leaves many such files behind.
+            harvest.steps.clear();
         }
     }
 }
@@ -327,7 +328,9 @@ impl Importer {
             tokens_after: metadata.post_tokens,
             details: Details::default(),
             from_hook: false,
-            ..Compaction::new(Strategy::Imported, Trigger::Imported)
+            archived: None,
+            instead_of: None,
+            shortened: Vec::new(),
         };
         let key = Key::of(&format!("{uuid}/0"));
         harvest.sum_up(key, under, None, compaction);

@@ -285,7 +285,9 @@ impl Importer {
                 tokens_after: None,
                 details: Details::default(),
                 from_hook: false,
-                ..Compaction::new(Strategy::Imported, Trigger::Imported)
+                archived: None,
+                instead_of: None,
+                shortened: Vec::new(),
             };
             let key = self.next_key(open.id.as_bytes(), &compaction.clone().into());
             let under = self.last.map_or(Under::Root, Under::Key);

@@ -376,7 +376,9 @@ fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bo
         tokens_after: None,
         details: Details::default(),
         from_hook,
-        ..Compaction::new(Strategy::Imported, Trigger::Imported)
+        archived: None,
+        instead_of: None,
+        shortened: Vec::new(),
     }
 }
 

@@ -200,7 +200,9 @@ impl Importer {
             tokens_after: None,
             details: Details::default(),
             from_hook: false,
-            ..Compaction::new(Strategy::Imported, Trigger::Imported)
+            archived: None,
+            instead_of: None,
+            shortened: Vec::new(),
         };
         self.add(archive.replacement_message.get().as_bytes(), compaction.into(), By::Agent, harvest);
     }

@@ -12,7 +12,7 @@ use super::desk::{Desk, Mode};
 use super::fault::Fault;
 use super::session::find;
 use super::writer::blocking;
-use crate::{Durability, Key};
+use crate::Key;
 
 /// A connection that only asks whether others have written. SQLite counts that per connection, so it is always this one.
 pub(super) struct Watcher {
@@ -31,7 +31,7 @@ impl Watcher {
             let mut held = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
             let desk = match held.take() {
                 Some(desk) => desk,
-                None => Desk::open(&self.path, Mode::Read, Durability::Full, self.key.as_ref())?,
+                None => Desk::open(&self.path, Mode::Read, self.key.as_ref())?,
             };
             let version: i64 =
                 desk.prepare("PRAGMA data_version")?.query_row([], |row| row.get(0)).at(&desk.path)?;

@@ -1,0 +1,85 @@
+//! Agents as files.
+
+use crate::harness::{World, parse_lines};
+
+fn world(files: &[(&str, &str)]) -> World {
+    let world = World::new("sqlite");
+    for (name, text) in files {
+        let path = world.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    world
+}
+
+#[test]
+fn check_reports_every_mistake_of_every_file_with_its_place() {
+    let world = world(&[
+        ("agents/one.yaml", "id: one\nmodle: demo\nthinking: deep\n"),
+        (".sapwood/agents/two.toml", "id = \"two\"\ntemperature = 9.0\n"),
+        ("agents/three.yml", "id: three\nmodel: demo\n"),
+    ]);
+    let ran = world.run(&["agent", "check", "--json"]);
+    assert_eq!(ran.status, Some(1));
+    let mut places: Vec<String> = parse_lines(&ran.out())
+        .iter()
+        .map(|line| {
+            let name = line["file"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+            format!("{name}:{}:{} {}", line["line"], line["column"], line["field"].as_str().unwrap())
+        })
+        .collect();
+    places.sort();
+    assert_eq!(places, ["one.yaml:2:1 modle", "one.yaml:3:11 thinking", "two.toml:2:15 temperature"]);
+    assert_eq!(ran.error()["code"], "agent.invalid");
+    let text = world.run(&["agent", "check"]);
+    assert!(text.out().contains("one.yaml:2:1: modle is not known: is model meant?"), "{}", text.out());
+    assert!(world.ok(&["agent", "check", "agents/three.yml"]).contains("1 agent in order"));
+    assert_eq!(world.run(&["agent", "check", "nowhere.yaml"]).status, Some(1));
+}
+
+#[test]
+fn agents_are_listed_and_shown_and_the_projects_come_first() {
+    let world = world(&[
+        ("agents/helper.yaml", "id: helper\nmodel: demo\ndescription: of the project\n"),
+        (".local/share/sapwood/agents/helper.yaml", "id: helper\ndescription: of the user\n"),
+        (".local/share/sapwood/agents/mine.toml", "id = \"mine\"\n"),
+    ]);
+    let rows = world.lines(&["agent", "ls"]);
+    let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["default", "helper", "mine"]);
+    assert_eq!(world.json(&["agent", "show", "helper"])["description"], "of the project");
+    assert_eq!(world.fail(3, &["agent", "show", "helpr"])["code"], "agent.not_found");
+    assert!(world.fail(3, &["agent", "show", "helpr"])["hint"].as_str().unwrap().contains("helper"));
+}
+
+#[test]
+fn a_session_keeps_the_agent_it_was_started_with() {
+    let world = world(&[("agents/helper.yaml", "id: helper\nmodel: demo\nsystem_prompt: The first.\n")]);
+    world.ok(&["chat", "--agent", "helper", "-p", "hello"]);
+    std::fs::write(world.path("agents/helper.yaml"), "id: helper\nmodel: demo\nsystem_prompt: Another.\n")
+        .unwrap();
+    world.ok(&["chat", "-c", "-p", "hello"]);
+    assert_eq!(world.json(&["context", "@last"])["system"], "The first.");
+    assert_eq!(world.json(&["info", "@last"])["agent"], "helper");
+}
+
+#[test]
+fn a_project_cannot_choose_an_agent_that_acts_without_asking() {
+    let world = world(&[
+        ("sapwood.toml", "agent = \"wild\"\n"),
+        ("agents/wild.yaml", "id: wild\nmodel: demo\napprovals: auto\n"),
+    ]);
+    assert_eq!(world.fail(5, &["chat", "-p", "hi"])["code"], "agent.untrusted");
+    world.ok(&["chat", "--agent", "wild", "-p", "hi"]);
+}
+
+#[test]
+fn the_configuration_names_the_model_and_the_agent() {
+    let world = world(&[
+        ("sapwood.toml", "agent = \"helper\"\nmodel = \"demo\"\n"),
+        ("agents/helper.yaml", "id: helper\nsystem_prompt: Help.\n"),
+    ]);
+    world.ok(&["chat", "-p", "hello"]);
+    let context = world.json(&["context", "@last"]);
+    assert_eq!((context["system"].as_str(), context["model"].as_str()), (Some("Help."), Some("demo")));
+}

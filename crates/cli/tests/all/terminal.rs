@@ -1,0 +1,137 @@
+//! The binary in a real terminal: tmux draws what it prints, and types what a person would.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::harness::World;
+
+/// The machine may be busy with other tests.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(30);
+
+pub struct Terminal {
+    socket: PathBuf,
+}
+
+impl Terminal {
+    /// `sapwood` with these arguments, in a window of 90 columns and 40 rows.
+    pub fn open(world: &World, args: &[&str]) -> Self {
+        Self::open_with(world, args, &[])
+    }
+
+    pub fn open_with(world: &World, args: &[&str], env: &[(&str, &str)]) -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let config = world.path("tmux.conf");
+        std::fs::write(
+            &config,
+            "set -g remain-on-exit on\nset -sg escape-time 0\nset -g history-limit 5000\n",
+        )
+        .unwrap();
+        let terminal = Self { socket: world.path(&format!("tmux-{number}.sock")) };
+        let home = world.dir.path().display().to_string();
+        let mut line = vec!["env".to_owned()];
+        line.extend(["SAPWOOD_HOME", "SAPWOOD_STORE", "NO_COLOR"].map(|name| format!("-u{name}")));
+        line.extend([format!("HOME={home}"), "USER=tester".to_owned()]);
+        line.extend(env.iter().map(|(name, value)| format!("{name}={value}")));
+        line.extend([env!("CARGO_BIN_EXE_sapwood"), "--store", &world.url].map(str::to_owned));
+        line.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let config = config.display().to_string();
+        let mut words = vec!["-f", &config, "new-session", "-d", "-x", "90", "-y", "40", "-c", &home, "--"];
+        words.extend(line.iter().map(String::as_str));
+        terminal.tmux(&words);
+        terminal
+    }
+
+    fn tmux(&self, words: &[&str]) -> Output {
+        let output = Command::new("tmux").arg("-u").arg("-S").arg(&self.socket).args(words).output().unwrap();
+        assert!(output.status.success(), "tmux {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    /// Letters, as they are.
+    pub fn write(&self, text: &str) -> &Self {
+        self.tmux(&["send-keys", "-l", "--", text]);
+        self
+    }
+
+    /// A key by tmux's name for it: `Enter`, `C-c`, `M-Enter`.
+    pub fn press(&self, key: &str) -> &Self {
+        self.tmux(&["send-keys", key]);
+        self
+    }
+
+    /// Waits for the prompt, then types a line and ends it.
+    pub fn say(&self, text: &str) -> &Self {
+        self.wait_for_prompt();
+        self.write(text).press("Enter")
+    }
+
+    pub fn paste(&self, text: &str) -> &Self {
+        self.tmux(&["set-buffer", "--", text]);
+        self.tmux(&["paste-buffer", "-p"]);
+        self
+    }
+
+    /// Everything that was drawn and is still there, scrolled away or not.
+    pub fn screen(&self) -> String {
+        let output = self.tmux(&["capture-pane", "-p", "-S", "-"]);
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    pub fn wait_for(&self, text: &str) -> String {
+        self.wait_until(text, |screen| screen.contains(text))
+    }
+
+    /// The last line of the screen is an empty prompt.
+    pub fn wait_for_prompt(&self) -> String {
+        self.wait_until("an empty prompt", |screen| {
+            let last = screen.lines().last().unwrap_or_default().trim_end();
+            last == "›" || last == ">"
+        })
+    }
+
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            if is_so(&screen) {
+                return screen;
+            }
+            assert!(began.elapsed() < WAIT_MAX, "{what} did not come:\n{screen}");
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Waits until the program has ended, and gives its exit status.
+    pub fn status(&self) -> i32 {
+        let began = Instant::now();
+        loop {
+            let output = self.tmux(&["display-message", "-p", "#{pane_dead} #{pane_dead_status}"]);
+            let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            if let Some(status) = text.strip_prefix("1 ") {
+                return status.parse().unwrap();
+            }
+            assert!(began.elapsed() < WAIT_MAX, "it did not end:\n{}", self.screen());
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// `kill -9`, as a power cut would.
+    pub fn kill(&self) {
+        let output = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        let pid = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+        self.wait_until("the end", |_| {
+            let output = self.tmux(&["display-message", "-p", "#{pane_dead}"]);
+            String::from_utf8_lossy(&output.stdout).trim() == "1"
+        });
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").arg("-S").arg(&self.socket).arg("kill-server").output();
+    }
+}
