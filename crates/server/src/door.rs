@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::keys::{ApiKey, Grant};
 use sapwood::core::port::store::Store;
@@ -25,6 +28,16 @@ pub const KEY_PREFIX: &str = "sapwood_";
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 /// How long a look whether there are keys holds.
 const LOOK_HOLDS: Duration = Duration::from_millis(200);
+
+/// A new key: its public id, and the secret, 256 bits of chance. None if the system has no chance to give.
+pub fn new_key() -> Option<(String, String)> {
+    let (mut id, mut secret) = ([0u8; 8], [0u8; 32]);
+    let random = SystemRandom::new();
+    random.fill(&mut id).ok()?;
+    random.fill(&mut secret).ok()?;
+    let id = u64::from_be_bytes(id);
+    Some((format!("key_{id:016x}"), format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret))))
+}
 
 /// Who is calling, proven.
 #[derive(Debug, Clone)]

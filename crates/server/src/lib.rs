@@ -22,5 +22,6 @@ mod ws;
 
 pub use listen::{Listening, Stop, serve};
 pub use problem::{Problem, status_of};
+pub use rate::Rate;
 pub use routes::document;
 pub use state::{Settings, State};
