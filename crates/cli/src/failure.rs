@@ -40,6 +40,7 @@ impl Exit {
             "session.not_found"
             | "entry.not_found"
             | "blob.not_found"
+            | "key.not_found"
             | "agent.not_found"
             | "approval.not_found"
             | "session.not_compacted" => Exit::NotFound,
