@@ -28,18 +28,9 @@ const SEND_TIME_MAX: Duration = Duration::from_secs(30);
 /// The server goes away, and the client may come back.
 const GOING_AWAY: u16 = 1001;
 
-/// What a client says.
+/// What a client says. An `id` beside it comes back with the reply.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Said {
-    #[serde(default)]
-    id: Option<Value>,
-    #[serde(flatten)]
-    what: What,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum What {
     Send {
         input: Value,
@@ -146,20 +137,19 @@ async fn send_message(socket: &mut WebSocket, message: Message) -> Result<(), En
 }
 
 async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -> Value {
-    let said: Said = match serde_json::from_str(text) {
-        Ok(said) => said,
-        Err(error) => {
-            let problem = Problem::invalid(error.to_string());
-            return json!({ "type": "error", "id": null, "error": problem.wire() });
-        }
+    let mut said: Value = serde_json::from_str(text).unwrap_or_default();
+    let id = said.as_object_mut().and_then(|fields| fields.remove("id"));
+    let done = match serde_json::from_value(said) {
+        Ok(what) => act(state, caller, session, what).await,
+        Err(error) => Err(Problem::invalid(error.to_string())),
     };
-    match act(state, caller, session, said.what).await {
+    match done {
         Ok(mut done) => {
             done["type"] = json!("ok");
-            done["id"] = said.id.unwrap_or_default();
+            done["id"] = id.unwrap_or_default();
             done
         }
-        Err(problem) => json!({ "type": "error", "id": said.id, "error": problem.wire() }),
+        Err(problem) => json!({ "type": "error", "id": id, "error": problem.wire() }),
     }
 }
 

@@ -70,12 +70,11 @@ pub struct AuditQuery {
     pub limit: Option<u32>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct SearchParams {
     /// Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word.
-    #[param(required)]
     pub q: String,
     /// Only in this session.
     pub session: Option<String>,
@@ -259,11 +258,10 @@ pub enum ShareRole {
     Collaborator,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct UploadName {
     /// The name it is kept under; the latest under a name is what lists show.
-    #[param(required)]
     pub name: String,
 }

@@ -151,7 +151,9 @@ async fn a_socket_replays_the_feed_then_is_live_and_takes_words() {
     socket.send(Message::Text(send.into())).await.unwrap();
     socket.send(Message::Text(r#"{"type":"dance"}"#.into())).await.unwrap();
     let (mut has_reply, mut has_error, mut has_ended) = (false, false, false);
+    let end = Instant::now() + crate::wire::PATIENCE;
     while !(has_reply && has_error && has_ended) {
+        assert!(Instant::now() < end, "reply {has_reply}, error {has_error}, ended {has_ended}");
         let message = tokio::time::timeout(crate::wire::PATIENCE, socket.next()).await.unwrap();
         let Message::Text(text) = message.unwrap().unwrap() else { continue };
         let said: Value = serde_json::from_str(&text).unwrap();
