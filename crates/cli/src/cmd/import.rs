@@ -141,7 +141,7 @@ fn usual_places() -> Result<Vec<PathBuf>> {
 }
 
 fn trouble_of(problem: &Problem) -> Trouble {
-    Trouble { line: Some(problem.line), code: problem.what.code(), message: problem.what.to_string() }
+    Trouble { line: Some(problem.line), code: problem.what.code().into(), message: problem.what.to_string() }
 }
 
 fn unopened(path: &std::path::Path, failure: Failure, mode: Mode) -> Report {

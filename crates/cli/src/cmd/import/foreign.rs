@@ -122,7 +122,7 @@ fn report_of(
     };
     if harvest.session.is_none() && problems.is_empty() {
         let message = "there is no session in it".to_owned();
-        problems.push(super::Trouble { line: None, code: "import.empty", message });
+        problems.push(super::Trouble { line: None, code: "import.empty".into(), message });
     }
     Ok(Report {
         session: harvest.session.map(|session| session.id.to_string()),
