@@ -17,7 +17,8 @@ pub const DEFAULT_MODEL: &str = "demo";
 pub fn default_world(base: impl Into<PathBuf>) -> Result<World> {
     let settings = ModelSettings::default().with_variables(|name| std::env::var(name).ok());
     let models = Models::new(settings, Arc::new(EnvironmentKeys));
-    let models = models.map_err(|error| Error::Invalid { what: "the model settings", why: error.to_string() })?;
+    let models =
+        models.map_err(|error| Error::Invalid { what: "the model settings", why: error.to_string() })?;
     let tools = Host::new(ToolSettings::new(base));
     Ok(World { model: Arc::new(models), tools: Arc::new(tools), default_model: DEFAULT_MODEL.to_owned() })
 }
