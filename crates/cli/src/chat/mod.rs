@@ -21,6 +21,7 @@ pub mod watch;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sapwood::core::Kind;
 use sapwood::core::agent::Agent;
 use sapwood::core::content::ToolCall;
 use sapwood::core::project::context::{Message, Role};
@@ -308,11 +309,9 @@ enum Heard {
 /// What one typed oneself need not be shown again. The words are durable before the turn is handed out.
 async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     loop {
-        let event = events.next().await?;
-        if let SessionEvent::Entry(record) = &event {
-            if record.meta.kind == sapwood::core::Kind::UserMessage {
-                return Ok(());
-            }
+        match events.next().await? {
+            SessionEvent::Entry(record) if record.meta.kind == Kind::UserMessage => return Ok(()),
+            _ => {}
         }
     }
 }
