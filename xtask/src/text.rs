@@ -74,7 +74,7 @@ fn has_page(folder: &Path, code: &str) -> bool {
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target" && name != "node_modules") {
             collect(&path, files)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);

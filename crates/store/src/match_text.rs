@@ -2,16 +2,17 @@
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
 //! SQLite keeps the [`distinct_words`] of each text in its index, asks it with [`Query::to_fts5`], and matches what comes
-//! back where words have to stand together. Its tokenizer is `unicode61 remove_diacritics 0`, so that both agree.
+//! back where words have to stand together. Its tokenizer is `ascii`, which leaves words alone
+//! that are cut and folded here, so that both agree.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
-/// The FNV-1a hash, 64 bits.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+/// Odd numbers without a pattern, for hashing words.
+const HASH_START: u64 = 0x243f_6a88_85a3_08d3;
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Characters of a snippet, and how many of them may stand before the first match.
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
@@ -34,75 +35,96 @@ pub struct Query {
 fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut rest = 0;
     std::iter::from_fn(move || {
-        let start = rest + skip(text, rest, |is_word| !is_word);
-        let end = start + skip(text, start, |is_word| is_word);
+        let start = skip(text, rest, false);
+        let end = skip(text, start, true);
         rest = end;
         (start < end).then_some(start..end)
     })
 }
 
-/// How many bytes of the text from `at` on are of one sort. Most text is ASCII, and this is much of the work of indexing
-/// it: bytes first, characters where they must be.
-fn skip(text: &str, at: usize, wanted: impl Fn(bool) -> bool) -> usize {
-    let mut end = at;
+/// The end of a run of letters and digits, or of what is between such runs. Most text is ASCII, and this is much of the
+/// work of indexing it: bytes first, characters where they must be.
+fn skip(text: &str, mut at: usize, words: bool) -> usize {
     let bytes = text.as_bytes();
-    while let Some(byte) = bytes.get(end) {
+    while let Some(byte) = bytes.get(at) {
         if byte.is_ascii() {
-            if !wanted(byte.is_ascii_alphanumeric()) {
+            if IS_WORD[usize::from(*byte)] != words {
                 break;
             }
-            end += 1;
+            at += 1;
             continue;
         }
-        let Some(char) = text[end..].chars().next().filter(|char| wanted(char.is_alphanumeric())) else {
+        let Some(char) = text[at..].chars().next().filter(|char| char.is_alphanumeric() == words) else {
             break;
         };
-        end += char.len_utf8();
+        at += char.len_utf8();
     }
-    end - at
+    at
 }
 
-/// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see.
-pub fn distinct_words(text: &str) -> String {
-    if text.is_ascii() {
-        return distinct_ascii_words(text.as_bytes());
+/// Which bytes are letters or digits in ASCII.
+const IS_WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
     }
-    let lower = text.to_lowercase();
-    let mut seen = HashSet::new();
-    let mut words = String::with_capacity(lower.len() / 2);
-    for span in spans_of(&lower) {
-        let word = &lower[span];
-        if seen.insert(word) {
-            words.push_str(word);
-            words.push(' ');
+    table
+};
+
+/// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see. This runs
+/// for every byte that is appended.
+pub fn distinct_words(text: &str) -> String {
+    let mut seen = Seen::for_words(text.len() / 2 + 1);
+    let folded = text.to_ascii_lowercase();
+    let mut words = String::with_capacity(text.len() / 2 + 1);
+    for span in spans_of(&folded) {
+        let word = &folded[span];
+        if word.is_ascii() {
+            seen.add(word, &mut words);
+        } else {
+            seen.add(&word.to_lowercase(), &mut words);
         }
     }
     words
 }
 
-/// The same for ASCII, in one pass: this runs for every byte that is appended. Words are told apart by 64 bits of hash; two
-/// of one text that share them would be a wonder.
-fn distinct_ascii_words(text: &[u8]) -> String {
-    let mut seen: HashSet<u64, foldhash::fast::FixedState> =
-        HashSet::with_capacity_and_hasher(text.len() / 12, foldhash::fast::FixedState::default());
-    let mut words: Vec<u8> = Vec::with_capacity(text.len() / 2 + 1);
-    let (mut start, mut hash) = (0, FNV_OFFSET);
-    for byte in text.iter().chain(b" ") {
-        if byte.is_ascii_alphanumeric() {
-            let lower = byte.to_ascii_lowercase();
-            words.push(lower);
-            hash = (hash ^ u64::from(lower)).wrapping_mul(FNV_PRIME);
-        } else if words.len() > start {
-            if seen.insert(hash) {
-                words.push(b' ');
-                start = words.len();
-            } else {
-                words.truncate(start);
-            }
-            hash = FNV_OFFSET;
-        }
+/// Words that have been met, by 64 bits of hash: two of one text that share them would be a wonder. Open addressing in a
+/// table that is never full; nought is an empty place.
+struct Seen(Vec<u64>);
+
+impl Seen {
+    fn for_words(words_max: usize) -> Self {
+        Self(vec![0; (words_max + 1).next_power_of_two()])
     }
-    String::from_utf8(words).unwrap_or_default()
+
+    fn add(&mut self, word: &str, words: &mut String) {
+        let hash = hash_of(word.as_bytes());
+        let last = self.0.len() - 1;
+        let mut place = hash as usize & last;
+        while self.0[place] != 0 {
+            if self.0[place] == hash {
+                return;
+            }
+            place = (place + 1) & last;
+        }
+        self.0[place] = hash;
+        words.push_str(word);
+        words.push(' ');
+    }
+}
+
+/// Eight bytes at a time, as most words are no longer. Never nought.
+fn hash_of(word: &[u8]) -> u64 {
+    let (whole, rest) = word.as_chunks::<8>();
+    let fold = |hash: u64, bytes: u64| {
+        let wide = u128::from(hash ^ bytes) * u128::from(HASH_FACTOR);
+        (wide as u64) ^ (wide >> 64) as u64
+    };
+    let hash = whole.iter().fold(HASH_START, |hash, bytes| fold(hash, u64::from_le_bytes(*bytes)));
+    let last = rest.iter().fold(rest.len() as u64, |bytes, byte| bytes << 8 | u64::from(*byte));
+    fold(hash, last) | 1
 }
 
 /// Whether a word of a text is the wanted one, which is in lower case.

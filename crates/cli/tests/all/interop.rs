@@ -20,75 +20,77 @@ fn copy(from: &str, to: &Path) {
     std::fs::copy(fixture(from), to).unwrap();
 }
 
+/// A fixture, its format, the context it has, and a word that search finds.
+const CASES: &[(&str, &str, &[&str], &str)] = &[
+    (
+        "claude-code.jsonl",
+        "claude-code",
+        &[
+            "Summary: the till added tax twice; cart.py is fixed.",
+            "Add a test for free items.",
+            "Added test_free_item.",
+        ],
+        "café",
+    ),
+    (
+        "codex.jsonl",
+        "codex",
+        &[
+            "How many lines has cart.py?",
+            "And tests?",
+            "Another model says: cart.py has 41 lines and one test.",
+            "Thank you.",
+            "You are welcome.",
+        ],
+        "welcome",
+    ),
+    (
+        "pi-v3.jsonl",
+        "pi",
+        &["Beans are sown in mid May.", "Ran `date`\n```\nFri Jan 2\n```", "And peas?", "Peas in March."],
+        "calendar",
+    ),
+    ("pi-v1.jsonl", "pi", &["Counted to two.", "Three?", "Four."], "Two"),
+    (
+        "operator.jsonl",
+        "operator",
+        &[
+            "Which mails are unread?",
+            "",
+            "3 unread",
+            "Three.",
+            "The user asked to delete them and thought better of it.",
+            "Read the first.",
+        ],
+        "inbox",
+    ),
+    (
+        "gemini-cli.jsonl",
+        "gemini-cli",
+        &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."],
+        "Removed",
+    ),
+    (
+        "role-transcript.json",
+        "role-files",
+        &[
+            "Node n1 was about naming. It is done.",
+            "Enter node n2.",
+            "Reading.",
+            "# Index",
+            "The index is empty.",
+        ],
+        "Named",
+    ),
+    ("messages-openai.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
+    ("messages-anthropic.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
+    ("messages.jsonl", "messages", &["Hello", "Hi", "Bye"], "Bye"),
+];
+
 #[test]
 fn every_format_is_detected_imported_searched_forked_and_imported_again() {
-    let cases = [
-        (
-            "claude-code.jsonl",
-            "claude-code",
-            &[
-                "Summary: the till added tax twice; cart.py is fixed.",
-                "Add a test for free items.",
-                "Added test_free_item.",
-            ][..],
-            "café",
-        ),
-        (
-            "codex.jsonl",
-            "codex",
-            &[
-                "How many lines has cart.py?",
-                "And tests?",
-                "Another model says: cart.py has 41 lines and one test.",
-                "Thank you.",
-                "You are welcome.",
-            ],
-            "welcome",
-        ),
-        (
-            "pi-v3.jsonl",
-            "pi",
-            &["Beans are sown in mid May.", "Ran `date`\n```\nFri Jan 2\n```", "And peas?", "Peas in March."],
-            "calendar",
-        ),
-        ("pi-v1.jsonl", "pi", &["Counted to two.", "Three?", "Four."], "Two"),
-        (
-            "operator.jsonl",
-            "operator",
-            &[
-                "Which mails are unread?",
-                "",
-                "3 unread",
-                "Three.",
-                "The user asked to delete them and thought better of it.",
-                "Read the first.",
-            ],
-            "inbox",
-        ),
-        (
-            "gemini-cli.jsonl",
-            "gemini-cli",
-            &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."],
-            "Removed",
-        ),
-        (
-            "role-transcript.json",
-            "role-files",
-            &[
-                "Node n1 was about naming. It is done.",
-                "Enter node n2.",
-                "Reading.",
-                "# Index",
-                "The index is empty.",
-            ],
-            "Named",
-        ),
-        ("messages-openai.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
-        ("messages-anthropic.json", "messages", &["Weather in Oslo?", "", "-3 °C", "Cold."], "Oslo"),
-        ("messages.jsonl", "messages", &["Hello", "Hi", "Bye"], "Bye"),
-    ];
     on_each_store(|world| {
-        for (name, format, context, word) in cases {
+        for (name, format, context, word) in CASES.iter().copied() {
             let path = fixture(name);
             let dry = world.json(&["import", path.to_str().unwrap(), "--dry-run"]);
             let report = import(world, &path);
@@ -106,7 +108,7 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
             let fork = world.json(&["fork", session])["id"].as_str().unwrap().to_owned();
             world.say(&fork, &["u:what if"]);
             assert_eq!(world.texts(&fork, None).len(), context.len() + 1, "{name}");
-            assert_eq!(world.json(&["info", session])["origin"]["format"], *format);
+            assert_eq!(world.json(&["info", session])["origin"]["format"], format);
         }
         assert_eq!(world.json(&["doctor"])["findings"], json!([]));
     });

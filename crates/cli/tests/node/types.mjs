@@ -1,17 +1,20 @@
-// Checks exported messages against the types of the real SDKs: types.mjs openai|anthropic FILE
+// Checks exported messages against the types of the real SDKs: types.mjs openai=FILE anthropic=FILE …
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import ts from "typescript";
 
-const [vendor, file] = process.argv.slice(2);
-const json = readFileSync(file, "utf8");
-const sources = {
-  openai: `import type { ChatCompletionMessageParam } from "openai/resources/chat/completions";
-export const messages: ChatCompletionMessageParam[] = ${json};`,
-  anthropic: `import type { MessageParam } from "@anthropic-ai/sdk/resources/messages";
-export const document: { messages: MessageParam[]; system?: string; model?: string } = ${json};`,
+const types = {
+  openai: "ChatCompletionMessageParam[]",
+  anthropic: "{ messages: MessageParam[]; system?: string; model?: string }",
 };
+const checked = process.argv.slice(2).map((argument, number) => {
+  const at = argument.indexOf("=");
+  return `export const file${number}: ${types[argument.slice(0, at)]} = ${readFileSync(argument.slice(at + 1), "utf8")};`;
+});
+const source = `import type { ChatCompletionMessageParam } from "openai/resources/chat/completions";
+import type { MessageParam } from "@anthropic-ai/sdk/resources/messages";
+${checked.join("\n")}`;
 const name = join(dirname(fileURLToPath(import.meta.url)), "checked.ts");
 const options = {
   strict: true,
@@ -25,9 +28,9 @@ const options = {
 const host = ts.createCompilerHost(options);
 const { getSourceFile, fileExists, readFile } = host;
 host.getSourceFile = (path, ...rest) =>
-  path === name ? ts.createSourceFile(path, sources[vendor], options.target) : getSourceFile.call(host, path, ...rest);
+  path === name ? ts.createSourceFile(path, source, options.target) : getSourceFile.call(host, path, ...rest);
 host.fileExists = (path) => path === name || fileExists.call(host, path);
-host.readFile = (path) => (path === name ? sources[vendor] : readFile.call(host, path));
+host.readFile = (path) => (path === name ? source : readFile.call(host, path));
 const program = ts.createProgram([name], options, host);
 const faults = ts.getPreEmitDiagnostics(program);
 for (const fault of faults) {

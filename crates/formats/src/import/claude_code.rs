@@ -133,8 +133,9 @@ impl Reader for Importer {
         for path in [Path::Side, Path::Main] {
             self.close(path, harvest);
         }
-        if harvest.session.is_none() && !harvest.steps.is_empty() {
-            harvest.open(Format::ClaudeCode, &self.name, harvest.at);
+        if harvest.session.is_none() {
+            // Titles and snapshots alone are no conversation: Claude Code leaves many such files behind.
+            harvest.steps.clear();
         }
     }
 }

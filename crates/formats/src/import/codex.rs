@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::blocks::Content;
-use super::harvest::{Act, By, Harvest, Key, Under, believable, identity, lineage};
+use super::harvest::{Act, By, Harvest, Key, Under, believable, lineage};
 use super::text::{Time, arguments_json, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
@@ -521,7 +521,7 @@ impl Importer {
 
     fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
         let place = self.place();
-        let key = self.next_key(&identity(&body));
+        let key = self.next_key(&outline(&body));
         harvest.add(key, place, by, body);
         self.under = Some(Under::Key(key));
     }
@@ -561,6 +561,32 @@ impl Tokens {
             reasoning: self.reasoning_output_tokens,
         }
     }
+}
+
+/// What makes a body this one, besides its place: rollouts are only appended to, so the beginning and the length of what
+/// was said are enough.
+fn outline(body: &Body) -> Vec<u8> {
+    const SHOWN_BYTES: usize = 1_024;
+    let mut bytes = body.kind().as_str().as_bytes().to_vec();
+    let mut show = |text: &[u8]| {
+        bytes.extend_from_slice(&text[..text.len().min(SHOWN_BYTES)]);
+        bytes.extend_from_slice(&text.len().to_le_bytes());
+    };
+    for part in body.parts() {
+        match part {
+            Part::Text(text) => show(text.text.as_bytes()),
+            Part::Reasoning(reasoning) => show(reasoning.text.as_bytes()),
+            Part::ToolCall(call) => {
+                show(call.call_id.as_bytes());
+                show(call.input.get().as_bytes());
+            }
+            Part::Media(media) => show(media.blob.as_bytes()),
+        }
+    }
+    if body.parts().is_empty() {
+        show(body.text().as_bytes());
+    }
+    bytes
 }
 
 /// What Codex itself puts into the user's mouth.

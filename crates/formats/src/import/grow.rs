@@ -116,7 +116,7 @@ impl Grower {
         match step.act {
             Act::Alias { under, path } => {
                 let place = self.place(under, &mut report);
-                self.keys.entry(step.key).or_insert(Known { place, seen: true, is_entry: false });
+                self.stand_for(step.key, place);
                 self.follow(path, place);
             }
             Act::Rewind(under) => self.source_leaf = self.place(under, &mut report),
@@ -211,7 +211,8 @@ impl Grower {
 
     /// The place of a record that the log has. One that the source itself brings twice is a fault of it.
     fn known_again(&mut self, key: Key, report: &mut impl FnMut(Trouble)) -> Option<Place> {
-        let known = self.keys.get_mut(&key)?;
+        // A stand-in is no record: one that others hung from before it came itself.
+        let known = self.keys.get_mut(&key).filter(|known| known.is_entry)?;
         if std::mem::replace(&mut known.seen, true) {
             report(Trouble::Repeated);
         } else {
@@ -233,6 +234,13 @@ impl Grower {
                     place
                 }
             },
+        }
+    }
+
+    /// A record without an entry of its own stands for the place it hangs from.
+    fn stand_for(&mut self, key: Key, place: Place) {
+        if !self.has(key) {
+            self.keys.insert(key, Known { place, seen: true, is_entry: false });
         }
     }
 

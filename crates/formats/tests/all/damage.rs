@@ -68,6 +68,28 @@ fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
 }
 
 #[test]
+fn a_record_that_comes_after_its_child_is_taken_too() {
+    let values = [
+        user("u1", None, "one"),
+        user("u3", Some("u2"), "three"),
+        user("u2", Some("u1"), "two"),
+        user("u4", Some("u2"), "four"),
+    ];
+    let taken = take(Format::ClaudeCode, lines(&values));
+    assert_eq!(taken.codes(), [(2, "import.missing_parent")]);
+    assert_eq!(taken.context(), ["u:one", "u:two", "u:four"]);
+    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "three").count(), 1);
+}
+
+#[test]
+fn a_file_without_a_conversation_is_no_session() {
+    let taken =
+        take(Format::ClaudeCode, lines(&[json!({ "type": "summary", "summary": "x", "leafUuid": "y" })]));
+    assert!(taken.session.is_none());
+    assert_eq!(taken.added, 0);
+}
+
+#[test]
 fn a_line_of_a_hundred_megabytes_is_reported_and_not_loaded() {
     let mut text = lines(&[user("u1", None, "one")]).into_bytes();
     text.extend(std::iter::repeat_n(b'x', 100 << 20));

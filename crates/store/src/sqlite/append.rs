@@ -102,10 +102,10 @@ pub(super) fn write_batch(
 fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<()> {
     let meta = &placed.entry.meta;
     let key = key_of(row.pk, meta.seq);
-    let doc = body.words.map(|words| search::number(desk, row.tenant, key, &words)).transpose()?;
-    let sql = "INSERT INTO entries (key, id, parent, at, by, kind, depth, jump, messages, settings, doc, turn, snapshot,
+    let sql =
+        "INSERT INTO entries (key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
                                     version, packing, body)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     let links = placed.links.as_ref();
     let snapshot = placed.snapshot.as_ref().map(|settings| serde_json::json!(settings).to_string());
     desk.prepare(sql)?
@@ -120,7 +120,6 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
             links.map(|links| links.jump.0),
             links.map(|links| links.messages),
             links.and_then(|links| links.settings).map(|seq| seq.0),
-            doc,
             meta.turn.as_ref().map(|turn| turn.as_bytes().as_slice()),
             snapshot,
             LOG_VERSION,
@@ -128,6 +127,8 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
             body.packed.bytes,
         ])
         .at(&desk.path)?;
+    let text = body.words.map(|words| search::marked(row.tenant, row.pk, &words));
+    desk.fresh.push(desk.conn.last_insert_rowid(), text);
     Ok(())
 }
 

@@ -10,8 +10,7 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::{Desk, has_wal};
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::search::{self, is_searched};
-use super::session;
+use super::{search, session};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
@@ -19,7 +18,7 @@ const FINDINGS_MAX: usize = 20;
 pub(super) fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = check_pages(desk)?;
     findings.extend(check_links(desk, scope, repair)?);
-    findings.extend(check_index(desk, repair)?);
+    findings.extend(check_index(desk, scope, repair)?);
     findings.extend(session::check_summaries(desk, scope, repair)?);
     Ok(findings)
 }
@@ -93,20 +92,13 @@ fn wrong_links(desk: &Desk, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
     Ok(wrong)
 }
 
-/// Every text has its number, and the index is sound.
-fn check_index(desk: &Desk, repair: Repair) -> Result<Vec<Finding>> {
+/// Every text that the index has seen is in it, and the index is sound.
+fn check_index(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let searched: Vec<String> =
-        Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| kind.code().to_string()).collect();
-    let sql = format!(
-        "SELECT count(*) FROM entries LEFT JOIN docs ON docs.doc = entries.doc
-         WHERE kind IN ({}) AND docs.key IS NOT entries.key",
-        searched.join(", ")
-    );
-    let unnumbered: i64 = desk.conn.query_row(&sql, [], |row| row.get(0)).at(&desk.path)?;
-    if unnumbered > 0 {
-        let what = format!("{unnumbered} entries have no place in the search index");
-        findings.push(finding(desk, "index", what, Repair::No));
+    let missing = search::count_missing(desk, scope)?;
+    if missing > 0 {
+        let what = format!("{missing} entries are missing in the search index");
+        findings.push(finding(desk, "index", what, repair));
     }
     let sound = desk.conn.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []);
     // FTS5 only checks itself in a file that can be written.

@@ -13,7 +13,7 @@ use sapwood_core::{Principal, StoreError, TenantId};
 use super::fault::{BUSY_WAIT_MS, Fault};
 use super::hot::Hot;
 use super::search::Fresh;
-use crate::{Durability, Key};
+use crate::Key;
 
 /// Statements kept ready per connection.
 const STATEMENTS_MAX: usize = 64;
@@ -21,8 +21,6 @@ const STATEMENTS_MAX: usize = 64;
 const CACHE_KIB: i64 = 16 << 10;
 /// How much of the file is mapped, where it is.
 const MMAP_BYTES: i64 = 1 << 30;
-/// Pages in the write-ahead log before it is copied into the file.
-const CHECKPOINT_PAGES: u32 = 4_000;
 /// A log that a burst has blown up is cut back to this.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
@@ -48,7 +46,7 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub fn open(path: &Path, mode: Mode, durability: Durability, key: Option<&Key>) -> Result<Self> {
+    pub fn open(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Self> {
         let conn = connect(path, mode, key)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         let desk = Self {
@@ -60,11 +58,11 @@ impl Desk {
             hot: Hot::default(),
             fresh: Fresh::default(),
         };
-        desk.tune(mode, durability).at(path)?;
+        desk.tune(mode).at(path)?;
         Ok(desk)
     }
 
-    fn tune(&self, mode: Mode, durability: Durability) -> rusqlite::Result<()> {
+    fn tune(&self, mode: Mode) -> rusqlite::Result<()> {
         let conn = &self.conn;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
@@ -74,13 +72,11 @@ impl Desk {
         if mode == Mode::Write {
             conn.pragma_update(None, "foreign_keys", true)?;
             conn.pragma_update(None, "secure_delete", true)?;
-            conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            // That is done elsewhere, see [`super::fold`].
+            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
             conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
-            let synchronous = match durability {
-                Durability::Full => "FULL",
-                Durability::Normal => "NORMAL",
-            };
-            conn.pragma_update(None, "synchronous", synchronous)?;
+            // Commits are synced elsewhere, see [`super::sync`].
+            conn.pragma_update(None, "synchronous", "NORMAL")?;
         }
         Ok(())
     }
@@ -196,9 +192,14 @@ fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
 
 /// Whether something was left in a write-ahead log beside the file.
 pub(super) fn has_wal(path: &Path) -> bool {
+    std::fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0)
+}
+
+/// Where SQLite keeps a file's write-ahead log.
+pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
-    std::fs::metadata(name).is_ok_and(|wal| wal.len() > 0)
+    PathBuf::from(name)
 }
 
 fn is_read_only(path: &Path) -> bool {

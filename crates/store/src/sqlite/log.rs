@@ -19,7 +19,7 @@ use super::pack::unpack;
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: usize = 4_096;
-/// Rows of other branches a walk steps over before it is quicker to look the next one up.
+/// Rows of other branches and sessions a walk steps over before it is quicker to look the next one up.
 const STEP_OVER_MAX: u32 = 8;
 
 /// What is read of an entry; the body last, so that it is not touched unless wanted.
@@ -160,12 +160,13 @@ impl<'d> LogRows<'d> {
         visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut next = Some(from);
+        let mut patience = STEP_OVER_MAX;
         while let Some(seq) = next {
             if seq.0 <= self.inherited {
                 let (base, at) = self.shared(seq)?;
                 return base.walk_as(at, Numbering::Shared, visit);
             }
-            match self.walk_run(seq, numbering, visit)? {
+            match self.walk_run(seq, numbering, &mut patience, visit)? {
                 ControlFlow::Continue(parent) => next = parent,
                 ControlFlow::Break(()) => return Ok(()),
             }
@@ -173,36 +174,39 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// Walks while the path's rows lie close together; answers with the entry to look up next.
+    /// Walks while the path's rows have arrived close together; answers with the entry to look up next.
     fn walk_run(
         &self,
         from: Seq,
         numbering: Numbering,
+        patience: &mut u32,
         visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<(), Option<Seq>>> {
         let (desk, path) = (self.desk, &self.desk.path);
-        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key <= ?1 AND key > ?2 ORDER BY key DESC");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM entries WHERE arrival <= (SELECT arrival FROM entries WHERE key = ?1)
+             ORDER BY arrival DESC"
+        );
         let mut select = desk.prepare(&sql)?;
-        let bounds = [key_of(self.pk, from), key_of(self.pk, Seq(self.inherited))];
-        let mut rows = select.query(bounds).at(path)?;
-        let (mut wanted, mut stepped_over) = (from, 0);
+        let mut rows = select.query([key_of(self.pk, from)]).at(path)?;
+        let (mut wanted, mut visited, mut stepped_over) = (from, 0, 0);
         while let Some(row) = rows.next().at(path)? {
-            let seq = seq_of(row.get(0).at(path)?);
-            if seq > wanted {
+            if row.get::<_, i64>(0).at(path)? != key_of(self.pk, wanted) {
                 stepped_over += 1;
-                if stepped_over > STEP_OVER_MAX {
+                if stepped_over > *patience {
+                    // Where many sessions were written at once, stepping over their rows does not pay.
+                    *patience = STEP_OVER_MAX.min(visited);
                     return Ok(ControlFlow::Continue(Some(wanted)));
                 }
                 continue;
             }
-            if seq < wanted {
-                break;
-            }
+            visited += 1;
             stepped_over = 0;
             if visit(&read_step(desk, row, numbering)?)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             match row.get::<_, Option<u32>>(2).at(path)?.map(Seq) {
+                Some(parent) if parent >= wanted => break,
                 Some(parent) if parent.0 > self.inherited => wanted = parent,
                 parent => return Ok(ControlFlow::Continue(parent)),
             }

@@ -3,7 +3,7 @@
 //! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
 //! they do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
 //! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] full text, [`erase`]
-//! what erasing means, [`check`] the doctor's part. Several processes may use the same file at once.
+//! what erasing means, [`sync`] and [`fold`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
 
 mod append;
 mod audit;
@@ -13,6 +13,7 @@ mod decode;
 mod desk;
 mod erase;
 mod fault;
+mod fold;
 mod hot;
 mod log;
 mod pack;
@@ -22,6 +23,7 @@ mod schema;
 mod search;
 mod session;
 mod sight;
+mod sync;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +42,7 @@ use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId
 use crate::{Durability, OpenOptions, private, rules};
 use desk::{Desk, Mode};
 use fault::Fault;
+use fold::Folder;
 use log::LogRows;
 use reader::Readers;
 use session::find;
@@ -52,6 +55,7 @@ pub struct SqliteStore {
     // that can write.
     readers: Readers,
     path_readers: Readers,
+    _folder: Folder,
     writer: Writer,
 }
 
@@ -62,13 +66,22 @@ impl SqliteStore {
         let key = options.key;
         // A file that turns out not to be ours, or too new, is left as it is, with a log that others left beside it.
         let keep_wal = desk::has_wal(&path);
-        let desk = Desk::open(&path, Mode::Write, options.durability, key.as_ref())?;
+        let mut desk = Desk::open(&path, Mode::Write, key.as_ref())?;
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&desk.conn, &path)?;
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
-        let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key);
-        Ok(Self { path, durability: options.durability, readers, path_readers, writer: Writer::start(desk)? })
+        let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
+        let durability = options.durability;
+        let _folder = Folder::start(&mut desk, key)?;
+        Ok(Self {
+            path,
+            durability,
+            readers,
+            path_readers,
+            _folder,
+            writer: Writer::start(desk, durability)?,
+        })
     }
 
     /// Runs `work` on a session that the caller may use so.

@@ -8,7 +8,7 @@ use sapwood_core::port::store::Result;
 use super::desk::{Desk, Mode};
 use super::fault::Fault;
 use super::writer::blocking;
-use crate::{Durability, Key};
+use crate::Key;
 
 /// Connections kept open while nobody uses them.
 const IDLE_MAX: usize = 8;
@@ -38,7 +38,7 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(desk) => Ok(desk),
-            None => Desk::open(&self.path, self.mode, Durability::Full, self.key.as_ref()),
+            None => Desk::open(&self.path, self.mode, self.key.as_ref()),
         }
     }
 

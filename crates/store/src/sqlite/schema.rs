@@ -12,8 +12,19 @@ use super::fault::{BUSY_WAIT_MS, Fault};
 /// "Sapw", so that `file` and we can tell a Sapwood file from any other SQLite database.
 const APPLICATION_ID: i32 = 0x5361_7077;
 
-/// One step each; the file's `user_version` counts how many were taken. Never change a step that was released.
-const MIGRATIONS: &[&str] = &[FIRST];
+type Script = &'static [&'static str];
+
+/// A new file's layout, and the steps that lead to the same. The file's `user_version` counts how many were taken.
+#[derive(Clone, Copy)]
+struct Layout {
+    newest: Script,
+    /// Never change a step that was released.
+    steps: &'static [Script],
+}
+
+const LAYOUT: Layout = Layout { newest: &[LOG_2, COMMON], steps: &[FIRST, SECOND] };
+const FIRST: Script = &[COMMON, LOG_1];
+const SECOND: Script = &[SET_ASIDE_1, LOG_2, TAKE_OVER_1];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -21,7 +32,8 @@ const TRY_AGAIN_MS: u64 = 5;
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
 
-const FIRST: &str = "
+/// What has not changed since the first layout.
+const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 
@@ -43,39 +55,6 @@ CREATE INDEX sessions_by_time ON sessions (tenant, listed_at, pk) WHERE id IS NO
 CREATE INDEX sessions_by_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
 CREATE INDEX sessions_by_base ON sessions (base) WHERE base IS NOT NULL;
 
--- The log. The key is the session's pk in the high half and the seq in the low half, so a session's entries lie together
--- and need no second index. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot
--- holds the settings where they change. doc is the entry's number in the search index. The body is last, so that walking
--- over an entry does not read it.
-CREATE TABLE entries (
-  key      INTEGER PRIMARY KEY,
-  id       BLOB NOT NULL,
-  parent   INTEGER,
-  at       INTEGER NOT NULL,
-  by       INTEGER NOT NULL,
-  kind     INTEGER NOT NULL,
-  depth    INTEGER,
-  jump     INTEGER,
-  messages INTEGER,
-  settings INTEGER,
-  doc      INTEGER,
-  turn     BLOB,
-  snapshot TEXT,
-  version  INTEGER NOT NULL,
-  packing  INTEGER NOT NULL,
-  body     BLOB NOT NULL
-);
--- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
-CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
-
--- Entries with text, in the order they were written, over all sessions; searches go through them newest first. The index
--- trails behind: what is numbered above `indexed` is added before a search, or when there is enough of it.
-CREATE TABLE docs (doc INTEGER PRIMARY KEY, key INTEGER NOT NULL);
--- Each text's distinct words, without positions: a third of the size and twice as quick as with them.
-CREATE VIRTUAL TABLE texts
-  USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'unicode61 remove_diacritics 0');
-INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
-INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO counters VALUES ('indexed', 0);
 
@@ -122,14 +101,104 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
 ";
 
+/// The log as it was, clustered by session.
+const LOG_1: &str = "
+-- The log. The key is the session's pk in the high half and the seq in the low half, so a session's entries lie together
+-- and need no second index. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot
+-- holds the settings where they change. doc is the entry's number in the search index. The body is last, so that walking
+-- over an entry does not read it.
+CREATE TABLE entries (
+  key      INTEGER PRIMARY KEY,
+  id       BLOB NOT NULL,
+  parent   INTEGER,
+  at       INTEGER NOT NULL,
+  by       INTEGER NOT NULL,
+  kind     INTEGER NOT NULL,
+  depth    INTEGER,
+  jump     INTEGER,
+  messages INTEGER,
+  settings INTEGER,
+  doc      INTEGER,
+  turn     BLOB,
+  snapshot TEXT,
+  version  INTEGER NOT NULL,
+  packing  INTEGER NOT NULL,
+  body     BLOB NOT NULL
+);
+-- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
+
+-- Entries with text, in the order they were written, over all sessions; searches go through them newest first. The index
+-- trails behind: what is numbered above `indexed` is added before a search, or when there is enough of it.
+CREATE TABLE docs (doc INTEGER PRIMARY KEY, key INTEGER NOT NULL);
+-- Each text's distinct words, without positions: a third of the size and twice as quick as with them.
+CREATE VIRTUAL TABLE texts
+  USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'unicode61 remove_diacritics 0');
+INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
+INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
+";
+
+/// The log: entries in the order they came, over all sessions, which is also their number in the search index.
+const LOG_2: &str = "
+-- The key is the session's pk in the high half and the seq in the low half. depth, jump, messages and settings are the
+-- entry's links (see sapwood_core::tree); snapshot holds the settings where they change. The body is last, so that
+-- walking over an entry does not read it.
+CREATE TABLE entries (
+  arrival  INTEGER PRIMARY KEY,
+  key      INTEGER NOT NULL,
+  id       BLOB NOT NULL,
+  parent   INTEGER,
+  at       INTEGER NOT NULL,
+  by       INTEGER NOT NULL,
+  kind     INTEGER NOT NULL,
+  depth    INTEGER,
+  jump     INTEGER,
+  messages INTEGER,
+  settings INTEGER,
+  turn     BLOB,
+  snapshot TEXT,
+  version  INTEGER NOT NULL,
+  packing  INTEGER NOT NULL,
+  body     BLOB NOT NULL
+);
+CREATE UNIQUE INDEX entries_by_key ON entries (key);
+-- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
+
+-- Each text's distinct words, without positions: a third of the size and twice as quick as with them. They come cut and
+-- folded. The index trails behind: what arrived after `indexed` is added before a search, or when there is enough of it.
+CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'ascii');
+INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
+INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
+";
+
+/// The index is built anew, as its numbers change.
+const SET_ASIDE_1: &str = "
+DROP TABLE docs;
+DROP TABLE texts;
+UPDATE counters SET value = 0 WHERE name = 'indexed';
+DROP INDEX entries_by_kind;
+ALTER TABLE entries RENAME TO entries_1;
+";
+
+/// Texts keep their order; an entry without one takes its place after the text that precedes it in its session.
+const TAKE_OVER_1: &str = "
+INSERT INTO entries
+  SELECT place, key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot, version, packing, body
+  FROM (SELECT of_key, row_number() OVER (ORDER BY text, of_key) AS place
+        FROM (SELECT key AS of_key, max(doc) OVER (PARTITION BY key >> 32 ORDER BY key) AS text FROM entries_1))
+  CROSS JOIN entries_1 ON key = of_key;
+DROP TABLE entries_1;
+";
+
 /// Brings a new or older file up to date.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
-    take_steps(conn, path, MIGRATIONS)
+    bring_up(conn, path, LAYOUT)
 }
 
-fn take_steps(conn: &Connection, path: &Path, steps: &[&str]) -> Result<()> {
+fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
     let (application, version) = stamps(conn).at(path)?;
-    let known = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    let known = u32::try_from(layout.steps.len()).unwrap_or(u32::MAX);
     check_stamps(path, application, (version, known), conn)?;
     if version == known {
         return Ok(());
@@ -140,7 +209,7 @@ fn take_steps(conn: &Connection, path: &Path, steps: &[&str]) -> Result<()> {
         switch_to_wal(conn).at(path)?;
     }
     conn.execute_batch("BEGIN IMMEDIATE").at(path)?;
-    let migrated = run_steps(conn, steps).at(path);
+    let migrated = run_scripts(conn, layout).at(path);
     let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
     conn.execute_batch(end).at(path)?;
     migrated
@@ -183,21 +252,27 @@ fn check_stamps(path: &Path, application: i32, (found, known): (u32, u32), conn:
 }
 
 /// Runs inside the write lock: another process may have migrated while we waited for it.
-fn run_steps(conn: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
-    let (_, version) = stamps(conn)?;
-    for step in steps.iter().skip(version as usize) {
-        conn.execute_batch(step)?;
+fn run_scripts(conn: &Connection, layout: Layout) -> rusqlite::Result<()> {
+    let scripts = match stamps(conn)? {
+        (_, 0) => std::slice::from_ref(&layout.newest),
+        (_, version) => layout.steps.get(version as usize..).unwrap_or_default(),
+    };
+    for script in scripts.iter().copied().flatten() {
+        conn.execute_batch(script)?;
     }
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;
-    conn.pragma_update(None, "user_version", u32::try_from(steps.len()).unwrap_or(u32::MAX))
+    conn.pragma_update(None, "user_version", u32::try_from(layout.steps.len()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: &str = "CREATE TABLE notes (text TEXT); INSERT INTO notes SELECT name FROM counters;";
-    const BROKEN: &str = "CREATE TABLE half (x); CREATE TABLE half (x);";
+    const OLD: Layout = Layout { newest: FIRST, steps: &[FIRST] };
+    const NOTED: Layout = Layout { newest: &[], steps: &[FIRST, NOTES] };
+    const NOTES: Script = &["CREATE TABLE notes (text TEXT); INSERT INTO notes SELECT name FROM counters;"];
+    const BROKEN: Layout =
+        Layout { newest: &[], steps: &[FIRST, &["CREATE TABLE half (x)", "CREATE TABLE half (x)"]] };
 
     fn file(dir: &tempfile::TempDir) -> (std::path::PathBuf, Connection) {
         let path = dir.path().join("x.db");
@@ -213,22 +288,61 @@ mod tests {
     fn an_older_file_is_brought_up_to_date_once_and_keeps_its_rows() {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
-        take_steps(&conn, &path, &[FIRST]).unwrap();
+        bring_up(&conn, &path, OLD).unwrap();
         conn.execute("INSERT INTO tenants (name) VALUES ('kept')", []).unwrap();
         for _ in 0..2 {
-            take_steps(&conn, &path, &[FIRST, SECOND]).unwrap();
+            bring_up(&conn, &path, NOTED).unwrap();
         }
         assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 2));
         assert_eq!(count(&conn, "SELECT count(*) FROM tenants WHERE name = 'kept'"), 1);
         assert_eq!(count(&conn, "SELECT count(*) FROM notes"), 1, "the step ran once");
     }
 
+    const OLD_ROWS: &str = "
+        INSERT INTO tenants (pk, name) VALUES (1, 'local');
+        INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0), (2, 1, 'b', 0);
+        INSERT INTO docs (doc, key) VALUES (1, 1 << 32 | 1), (2, 2 << 32 | 2), (3, 1 << 32 | 3);
+        INSERT INTO entries (key, id, at, by, kind, doc, version, packing, body) VALUES
+          (1 << 32 | 1, x'01', 0, 1, 1, 1, 1, 0, 'a1'), (1 << 32 | 2, x'02', 0, 1, 9, NULL, 1, 0, 'a2'),
+          (1 << 32 | 3, x'03', 0, 1, 1, 3, 1, 0, 'a3'), (2 << 32 | 1, x'04', 0, 1, 9, NULL, 1, 0, 'b1'),
+          (2 << 32 | 2, x'05', 0, 1, 1, 2, 1, 0, 'b2');
+        INSERT INTO texts (rowid, text) VALUES (1, 'one'), (2, 'two'), (3, 'three');
+        UPDATE counters SET value = 3 WHERE name = 'indexed';";
+
+    #[test]
+    fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        bring_up(&conn, &path, OLD).unwrap();
+        conn.execute_batch(OLD_ROWS).unwrap();
+        migrate(&conn, &path).unwrap();
+        let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM entries ORDER BY arrival").unwrap();
+        let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
+        assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
+        assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
+        assert_eq!(count(&conn, "SELECT count(*) FROM texts ('two')"), 0, "the old index is gone");
+    }
+
+    #[test]
+    fn a_new_file_is_laid_out_as_the_steps_would_have_left_it() {
+        let objects = |layouts: &[Layout]| {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, conn) = file(&dir);
+            layouts.iter().for_each(|layout| bring_up(&conn, &path, *layout).unwrap());
+            let sql = "SELECT type, name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
+            let mut select = conn.prepare(sql).unwrap();
+            let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+            rows.and_then(Iterator::collect::<rusqlite::Result<Vec<(String, String, String)>>>).unwrap()
+        };
+        assert_eq!(objects(&[LAYOUT]), objects(&[OLD, LAYOUT]));
+    }
+
     #[test]
     fn a_step_that_fails_leaves_the_file_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
-        take_steps(&conn, &path, &[FIRST]).unwrap();
-        take_steps(&conn, &path, &[FIRST, BROKEN]).unwrap_err();
+        bring_up(&conn, &path, OLD).unwrap();
+        bring_up(&conn, &path, BROKEN).unwrap_err();
         assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 1));
         assert_eq!(count(&conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'"), 0);
     }
@@ -237,8 +351,9 @@ mod tests {
     fn a_newer_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
-        take_steps(&conn, &path, &[FIRST, SECOND]).unwrap();
-        let refused = take_steps(&conn, &path, &[FIRST]).unwrap_err();
+        bring_up(&conn, &path, OLD).unwrap();
+        bring_up(&conn, &path, NOTED).unwrap();
+        let refused = bring_up(&conn, &path, OLD).unwrap_err();
         assert!(matches!(refused, StoreError::TooNew { found: 2, known: 1, .. }), "{refused}");
     }
 }

@@ -1,5 +1,5 @@
-//! Full text. Entries with text are numbered as they are written; the index trails behind and is brought up to date
-//! before a search, or by the writer when it has fallen far behind. Hits come newest first, by that number.
+//! Full text. Entries are numbered as they arrive; the index trails behind and is brought up to date before a search, or by
+//! the writer when it has fallen far behind. Hits come newest first, by that number.
 //!
 //! Each indexed text begins with two words that no text can contain (they start with a private-use character, which is no
 //! letter to us): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search
@@ -26,7 +26,7 @@ use crate::rules;
 /// Begins the words that mark a text's tenant and session. FTS5 takes private-use characters for letters.
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
-const CATCH_UP_TEXTS: usize = 1_000;
+const CATCH_UP_TEXTS: usize = 2_000;
 /// Longest text that is indexed, in bytes; what is beyond is not found.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.
@@ -34,10 +34,10 @@ const FRESH_TEXTS_MAX: usize = 4_096;
 /// Hits that a caller may not see are passed over; so many at most in one search.
 const PASSED_OVER_MAX: usize = 100_000;
 
-/// How many texts are not in the index yet.
+/// How many entries the index has not seen yet.
 pub(super) fn lag(desk: &Desk) -> Result<i64> {
     let mut select = desk.prepare(
-        "SELECT coalesce((SELECT max(doc) FROM docs), 0) - (SELECT value FROM counters WHERE name = 'indexed')",
+        "SELECT coalesce((SELECT max(arrival) FROM entries), 0) - (SELECT value FROM counters WHERE name = 'indexed')",
     )?;
     select.query_row([], |row| row.get(0)).at(&desk.path)
 }
@@ -57,55 +57,59 @@ fn index_some(desk: &Desk) -> Result<()> {
         .prepare("SELECT value FROM counters WHERE name = 'indexed'")?
         .query_row([], |row| row.get(0))
         .at(path)?;
-    let mut insert = desk.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
-    let mut last = indexed;
-    for (doc, text) in desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS) {
-        insert.execute(params![doc, text]).at(path)?;
-        last = doc;
-    }
-    if last == indexed {
+    let mut arrived = desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS);
+    if arrived.is_empty() {
         let up_to = desk.fresh.first().unwrap_or(i64::MAX);
-        for (doc, text) in stored_texts(desk, indexed, up_to)? {
-            insert.execute(params![doc, text]).at(path)?;
-            last = doc;
+        arrived = stored_texts(desk, indexed, up_to)?;
+    }
+    let mut insert = desk.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
+    for (arrival, text) in &arrived {
+        if let Some(text) = text {
+            insert.execute(params![arrival, text]).at(path)?;
         }
     }
-    if last == indexed {
-        // Only gaps are left, where sessions were erased.
-        last = match desk.fresh.first() {
-            Some(fresh) => fresh - 1,
-            None => desk.prepare("SELECT max(doc) FROM docs")?.query_row([], |row| row.get(0)).at(path)?,
-        };
-    }
+    let last = match arrived.last() {
+        Some((arrival, _)) => *arrival,
+        // Only a gap is left, where sessions were erased.
+        None => desk.fresh.first().map_or_else(|| last_arrival(desk), |fresh| Ok(fresh - 1))?,
+    };
     desk.prepare("UPDATE counters SET value = ?1 WHERE name = 'indexed'")?.execute([last]).at(path)?;
     Ok(())
 }
 
+fn last_arrival(desk: &Desk) -> Result<i64> {
+    let mut select = desk.prepare("SELECT coalesce(max(arrival), 0) FROM entries")?;
+    select.query_row([], |row| row.get(0)).at(&desk.path)
+}
+
+/// An entry's number, and its text if it has one.
+type Arrived = (i64, Option<String>);
+
 /// The texts of rows between two numbers, both excluded.
-fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<(i64, String)>> {
+fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
     let path = &desk.path;
-    let sql = "SELECT docs.doc, docs.key, tenant, kind, version, packing, body FROM docs
-               JOIN entries ON entries.key = docs.key JOIN sessions ON sessions.pk = docs.key >> 32
-               WHERE docs.doc > ?1 AND docs.doc < ?2 ORDER BY docs.doc LIMIT ?3";
+    let sql = "SELECT arrival, key >> 32, tenant, kind, version, packing, body
+               FROM entries JOIN sessions ON sessions.pk = key >> 32
+               WHERE arrival > ?1 AND arrival < ?2 ORDER BY arrival LIMIT ?3";
     let mut select = desk.prepare(sql)?;
     let mut rows =
         select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
     let mut texts = Vec::new();
     while let Some(row) = rows.next().at(path)? {
-        let (key, tenant): (i64, i64) = (row.get(1).at(path)?, row.get(2).at(path)?);
         let packed = row.get_ref(6).at(path)?.as_blob().unwrap_or_default();
         let words = stored_words(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
-        texts.push((row.get(0).at(path)?, marked(tenant, pk_of(key), &words)));
+        let (session, tenant) = (row.get(1).at(path)?, row.get(2).at(path)?);
+        texts.push((row.get(0).at(path)?, words.map(|words| marked(tenant, session, &words))));
     }
     Ok(texts)
 }
 
-/// The words of a row's body. One that cannot be read is found by nothing: `doctor` reports it.
-fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> String {
-    let body = Kind::from_code(kind).and_then(|kind| {
-        with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json)).ok()?.ok()
-    });
-    body.and_then(|body| words_of(&body)).unwrap_or_default()
+/// The words of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
+/// reports it.
+fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
+    let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
+    let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
+    Some(decoded.ok().and_then(Result::ok).and_then(|body| words_of(&body)).unwrap_or_default())
 }
 
 /// The words a body is found by; `None` for kinds that searches do not look through.
@@ -122,26 +126,19 @@ pub(super) fn is_searched(kind: Kind) -> bool {
     kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
 }
 
-/// Gives an entry its number among the texts, and keeps its words at hand until they are indexed.
-pub(super) fn number(desk: &Desk, tenant: i64, key: i64, words: &str) -> Result<i64> {
-    desk.prepare("INSERT INTO docs (key) VALUES (?1)")?.execute([key]).at(&desk.path)?;
-    let doc = desk.conn.last_insert_rowid();
-    desk.fresh.push(doc, marked(tenant, pk_of(key), words));
-    Ok(doc)
-}
-
-/// Texts that this process has appended and that are not in the index yet: a mirror of the newest rows of `docs`, so that
-/// indexing does not have to read and unpack what was in memory a moment ago.
+/// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing
+/// does not have to read and unpack what was in memory a moment ago.
 #[derive(Default)]
-pub(super) struct Fresh(RefCell<VecDeque<(i64, String)>>);
+pub(super) struct Fresh(RefCell<VecDeque<Arrived>>);
 
 impl Fresh {
-    fn push(&self, doc: i64, text: String) {
+    /// Every entry is told of, in order, whether it has a text or not: a gap means that somebody else has written.
+    pub fn push(&self, arrival: i64, text: Option<String>) {
         let mut texts = self.0.borrow_mut();
         if texts.len() >= FRESH_TEXTS_MAX {
             texts.clear();
         }
-        texts.push_back((doc, text));
+        texts.push_back((arrival, text));
     }
 
     pub fn len(&self) -> usize {
@@ -149,18 +146,18 @@ impl Fresh {
     }
 
     fn first(&self) -> Option<i64> {
-        self.0.borrow().front().map(|(doc, _)| *doc)
+        self.0.borrow().front().map(|(arrival, _)| *arrival)
     }
 
     /// Takes the texts that are numbered from `next` on without a gap. Those below are indexed already.
-    fn take_from(&self, mut next: i64, limit: usize) -> Vec<(i64, String)> {
+    fn take_from(&self, mut next: i64, limit: usize) -> Vec<Arrived> {
         let mut texts = self.0.borrow_mut();
-        while texts.front().is_some_and(|(doc, _)| *doc < next) {
+        while texts.front().is_some_and(|(arrival, _)| *arrival < next) {
             texts.pop_front();
         }
         let mut taken = Vec::new();
         while taken.len() < limit
-            && let Some(text) = texts.pop_front_if(|(doc, _)| *doc == next)
+            && let Some(text) = texts.pop_front_if(|(arrival, _)| *arrival == next)
         {
             taken.push(text);
             next += 1;
@@ -173,7 +170,7 @@ impl Fresh {
     }
 }
 
-fn marked(tenant: i64, session: i64, text: &str) -> String {
+pub(super) fn marked(tenant: i64, session: i64, text: &str) -> String {
     format!("{} {} {text}", tenant_mark(tenant), session_mark(session))
 }
 
@@ -188,19 +185,18 @@ fn session_mark(session: i64) -> String {
 /// Takes an entry out of the index, if it is in it. The row must still be there.
 pub(super) fn forget(desk: &Desk, key: i64) -> Result<()> {
     let path = &desk.path;
-    let sql = "SELECT doc, tenant, kind, version, packing, body FROM entries JOIN sessions ON sessions.pk = key >> 32
-               WHERE key = ?1 AND doc NOT NULL";
+    let sql = "SELECT arrival, tenant, kind, version, packing, body FROM entries JOIN sessions ON sessions.pk = key >> 32
+               WHERE key = ?1";
     let mut select = desk.prepare(sql)?;
     let found = select.query_row([key], |row| {
         let packed = row.get_ref(5)?.as_blob().unwrap_or_default();
         let words = stored_words(row.get(2)?, row.get(3)?, row.get(4)?, packed);
         Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, words))
     });
-    let Some((doc, tenant, words)) = found.optional().at(path)? else { return Ok(()) };
+    let Some((arrival, tenant, Some(words))) = found.optional().at(path)? else { return Ok(()) };
     let sql = "INSERT INTO texts (texts, rowid, text) SELECT 'delete', ?1, ?2
                WHERE ?1 <= (SELECT value FROM counters WHERE name = 'indexed')";
-    desk.prepare(sql)?.execute(params![doc, marked(tenant, pk_of(key), &words)]).at(path)?;
-    desk.prepare("DELETE FROM docs WHERE doc = ?1")?.execute([doc]).at(path)?;
+    desk.prepare(sql)?.execute(params![arrival, marked(tenant, pk_of(key), &words)]).at(path)?;
     Ok(())
 }
 
@@ -212,10 +208,25 @@ pub(super) fn really_forgetting(desk: &Desk, work: impl FnOnce() -> Result<()>) 
     work()?;
     desk.prepare(switch)?.execute([0]).at(&desk.path)?;
     // Numbers at the end will be given again.
-    let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(doc) FROM docs), 0)) WHERE name = 'indexed'";
+    let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(arrival) FROM entries), 0)) WHERE name = 'indexed'";
     desk.prepare(sql)?.execute([]).at(&desk.path)?;
     desk.fresh.forget_all();
     Ok(())
+}
+
+/// How many of a tenant's texts the index should hold and does not. Each is there at least by its tenant's mark.
+pub(super) fn count_missing(desk: &Desk, scope: &Scope) -> Result<i64> {
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(0) };
+    let searched: Vec<String> =
+        Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| kind.code().to_string()).collect();
+    let sql = format!(
+        "SELECT count(*) FROM entries JOIN sessions ON sessions.pk = key >> 32
+         WHERE tenant = ?1 AND kind IN ({}) AND arrival <= (SELECT value FROM counters WHERE name = 'indexed')
+         AND arrival NOT IN (SELECT rowid FROM texts WHERE texts MATCH ?2)",
+        searched.join(", ")
+    );
+    let mark = format!("\"{}\"", tenant_mark(tenant));
+    desk.conn.query_row(&sql, params![tenant, mark], |row| row.get(0)).at(&desk.path)
 }
 
 /// Builds the whole index anew.
@@ -242,7 +253,7 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
         }
         None => format!("\"{}\" AND ({wanted})", tenant_mark(tenant)),
     };
-    let sql = "SELECT texts.rowid, docs.key FROM texts JOIN docs ON docs.doc = texts.rowid
+    let sql = "SELECT texts.rowid, key FROM texts JOIN entries ON arrival = texts.rowid
                WHERE texts MATCH ?1 AND texts.rowid < ?2 ORDER BY texts.rowid DESC";
     let mut select = desk.prepare(sql)?;
     let mut rows = select.query(params![expression, before]).at(&desk.path)?;

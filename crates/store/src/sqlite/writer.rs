@@ -3,7 +3,8 @@
 //!
 //! A caller that finds nobody writing commits on its own thread: a single stream of appends pays for no hand-over. When
 //! callers meet, they leave their work in the queue, and a thread commits it for all of them; while they still come in, it
-//! waits a moment for more of them, because a commit costs the same for one and for a hundred.
+//! waits a moment for more of them, because a commit costs the same for one and for a hundred. Another thread sees to the
+//! sync ([`super::sync`]), so that the next group is written meanwhile.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +20,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::desk::Desk;
 use super::fault::{Fault, translate};
 use super::search;
+use super::sync::{Reply, Syncer};
+use crate::Durability;
 
 /// Callers that may wait; more wait for a place in the queue.
 const QUEUE_JOBS: usize = 1_024;
@@ -32,9 +35,6 @@ const GATHER_TIME: Duration = Duration::from_micros(50);
 const INDEX_LAG_MAX: usize = 2_000;
 /// Commits between two looks at that lag.
 const COMMITS_PER_LOOK: u32 = 64;
-
-/// Tells a caller how its commit went.
-type Reply = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What a job did: its reply, and whether it failed.
 struct Done {
@@ -52,6 +52,8 @@ pub(super) struct Writer {
 }
 
 struct Shared {
+    /// Dropped before the desk: it answers everybody while the log is still there.
+    syncer: Syncer,
     seat: Mutex<Seat>,
     queue: Mutex<VecDeque<Job>>,
     /// The last group had several callers: leave the next one to the thread.
@@ -68,9 +70,11 @@ struct Seat {
 }
 
 impl Writer {
-    pub fn start(desk: Desk) -> Result<Self> {
+    pub fn start(desk: Desk, durability: Durability) -> Result<Self> {
         let place = desk.path.display().to_string();
+        let syncer = Syncer::start(&desk.path, durability)?;
         let shared = Arc::new(Shared {
+            syncer,
             seat: Mutex::new(Seat { desk, commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
@@ -119,7 +123,10 @@ impl Writer {
             && !self.shared.queue().is_empty()
             && let Some(mut seat) = self.shared.try_seat()
         {
-            blocking(|| self.shared.run_group(&mut seat));
+            blocking(|| {
+                self.shared.syncer.answer_here(self.shared.run_group(&seat.desk));
+                seat.index_now_and_then();
+            });
         }
     }
 
@@ -206,7 +213,9 @@ impl Shared {
         loop {
             while !self.queue().is_empty() {
                 self.gather();
-                self.run_group(&mut self.seat());
+                let mut seat = self.seat();
+                self.syncer.answer_soon(self.run_group(&seat.desk));
+                seat.index_now_and_then();
             }
             // Said before the queue is looked at once more, so that whoever comes now either is seen or wakes us.
             self.asleep.store(true, Ordering::SeqCst);
@@ -233,15 +242,14 @@ impl Shared {
         }
     }
 
-    /// Commits what is in the queue, as one transaction.
-    fn run_group(&self, seat: &mut Seat) {
-        let Some(first) = self.queue().pop_front() else { return };
-        let desk = &seat.desk;
+    /// Commits what is in the queue, as one transaction, and leaves it to the caller to have that synced and to answer.
+    fn run_group(&self, desk: &Desk) -> Vec<Reply> {
+        let Some(first) = self.queue().pop_front() else { return Vec::new() };
         if let Err(error) =
             desk.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&desk.path))
         {
             (first(Err(error)).reply)(Ok(()));
-            return;
+            return Vec::new();
         }
         if desk.hot.refresh(desk).is_err() {
             desk.forget();
@@ -253,8 +261,7 @@ impl Shared {
             group.run(desk, next);
         }
         self.contended.store(group.replies.len() > 1, Ordering::Release);
-        group.end(desk);
-        seat.index_now_and_then();
+        group.end(desk)
     }
 }
 
@@ -293,7 +300,8 @@ impl Group {
         }
     }
 
-    fn end(self, desk: &Desk) {
+    /// The replies that a sync has to come before. Callers whose commit failed are answered at once.
+    fn end(self, desk: &Desk) -> Vec<Reply> {
         let committed = match self.poisoned {
             true => Err(None),
             false => desk
@@ -303,17 +311,16 @@ impl Group {
                 .map(|_| ())
                 .map_err(Some),
         };
-        if committed.is_err() {
-            let _ = desk.conn.execute_batch("ROLLBACK");
-            desk.forget();
-        }
+        let Err(error) = committed else { return self.replies };
+        let _ = desk.conn.execute_batch("ROLLBACK");
+        desk.forget();
         for reply in self.replies {
-            reply(match &committed {
-                Ok(()) => Ok(()),
-                Err(Some(error)) => Err(translate(error, &desk.path)),
-                Err(None) => Err(rolled_back(desk)),
-            });
+            reply(Err(match &error {
+                Some(error) => translate(error, &desk.path),
+                None => rolled_back(desk),
+            }));
         }
+        Vec::new()
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use sapwood_core::entry::UserMessage;
-use sapwood_core::port::store::{Append, Log, NewSession, Search, SearchQuery, Sessions};
+use sapwood_core::port::store::{
+    Append, Log, NewSession, Repair, Search, SearchQuery, Sessions, Until, Upkeep,
+};
 use sapwood_core::{Draft, Part, Scope, SessionId, Store, TenantId, TimestampMs};
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::sqlite::SqliteStore;
@@ -113,4 +115,62 @@ fn a_closed_store_is_one_file() {
     let names: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(names, ["sapwood.db"]);
+}
+
+#[test]
+fn a_path_is_whole_where_sessions_were_written_in_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(&dir);
+        let sessions: Vec<SessionId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).to_vec();
+        for session in &sessions {
+            store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        }
+        // Alone, then in turns of uneven length, then alone again.
+        for turn in 0..60_usize {
+            let times = if turn % 20 < 10 { 1 } else { turn % 5 };
+            for (place, session) in sessions.iter().enumerate() {
+                for time in 0..times * place + usize::from(place == 0) {
+                    told(&store, session, &format!("{turn}.{time}")).await;
+                }
+            }
+        }
+        for session in &sessions {
+            let path = store.read_path(&ana(), session, None, Until::Root).await.unwrap().entries;
+            let seqs: Vec<u32> = path.iter().map(|entry| entry.meta.seq.0).collect();
+            let last = store.summary(&ana(), session).await.unwrap().head.seq.0;
+            assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
+            let log = store.read_after(&ana(), session, sapwood_core::Seq::ZERO, 1_000).await.unwrap();
+            let ids: Vec<_> = log.iter().map(|record| record.meta.id).collect();
+            assert_eq!(ids, path.iter().map(|entry| entry.meta.id).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(&dir);
+        let session: SessionId = "s".parse().unwrap();
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        told(&store, &session, "lighthouse").await;
+        let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
+        assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
+        assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
+        drop(store);
+        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        other.execute("INSERT INTO texts (texts) VALUES ('delete-all')", []).unwrap();
+        drop(other);
+        let store = open(&dir);
+        assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "it is lost");
+        for (repair, rules) in
+            [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])]
+        {
+            let found = store.check(&ana(), repair).await.unwrap();
+            let broken: Vec<_> = found.iter().map(|finding| finding.rule).collect();
+            assert_eq!(broken, rules, "{repair:?}: {found:?}");
+        }
+        assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
+    });
 }

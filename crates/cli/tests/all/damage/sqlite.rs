@@ -103,11 +103,12 @@ fn a_newer_versions_file_is_refused_and_left_alone() {
         if wal {
             patient.leave_wal(1);
         }
+        let version = patient.bytes()[USER_VERSION..USER_VERSION + 4].to_vec();
         patient.patch(USER_VERSION, &99u32.to_be_bytes());
         for message in patient.assert_refused("store.too_new") {
             assert!(message.contains("99"), "{message}");
         }
-        patient.patch(USER_VERSION, &1u32.to_be_bytes());
+        patient.patch(USER_VERSION, &version);
         assert_eq!(read_log(&patient.world, &patient.session).len(), 2 + usize::from(wal));
     }
 }

@@ -1,0 +1,131 @@
+//! Making commits last. SQLite writes its log without waiting for the disk; with durability `full` a commit is synced here
+//! before anybody is told of it (I3). So the writer can go on with the next group while the disk is busy with the last.
+//!
+//! A sync covers everything that was written to the log before, so whatever was built on a commit never outlives it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+
+use super::desk::wal_path;
+use crate::Durability;
+
+/// Tells a caller how its commit went.
+pub(super) type Reply = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The thread that syncs for groups of callers. It answers all of them before it ends.
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    path: PathBuf,
+    durability: Durability,
+    wal: Mutex<Option<File>>,
+    /// A sync has failed. The system may have dropped what it could not write, and a later sync would not tell.
+    failed: AtomicBool,
+    waiting: Mutex<Vec<Reply>>,
+    closing: AtomicBool,
+}
+
+impl Syncer {
+    pub fn start(path: &Path, durability: Durability) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            path: path.to_owned(),
+            durability,
+            wal: Mutex::default(),
+            failed: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            closing: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("sapwood-syncer".to_owned());
+        let failed = |source| StoreError::Io { place: path.display().to_string(), source };
+        let thread = thread.spawn(move || served.serve()).map_err(failed)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Syncs on this thread, then answers.
+    pub fn answer_here(&self, replies: Vec<Reply>) {
+        self.shared.answer(replies);
+    }
+
+    /// Answers as soon as the other thread has synced; nobody waits for it here.
+    pub fn answer_soon(&self, replies: Vec<Reply>) {
+        match (self.shared.durability, &self.thread) {
+            (Durability::Full, Some(thread)) => {
+                self.shared.waiting().extend(replies);
+                thread.thread().unpark();
+            }
+            _ => self.shared.answer(replies),
+        }
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Reply>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        loop {
+            // Looked at before the queue: what was left there before the end is still answered.
+            let closing = self.closing.load(Ordering::SeqCst);
+            let replies = std::mem::take(&mut *self.waiting());
+            match replies.is_empty() {
+                false => self.answer(replies),
+                true if closing => return,
+                true => std::thread::park(),
+            }
+        }
+    }
+
+    fn answer(&self, replies: Vec<Reply>) {
+        if replies.is_empty() {
+            return;
+        }
+        let outcome = match self.durability {
+            Durability::Full => self.sync(),
+            Durability::Normal => Ok(()),
+        };
+        for reply in replies {
+            reply(outcome.as_ref().map(|()| ()).map_err(|error| self.unsynced(error)));
+        }
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(std::io::Error::other("an earlier sync of the log has failed; open the store again"));
+        }
+        let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = match &*wal {
+            Some(file) => file.sync_data(),
+            None => File::open(wal_path(&self.path)).and_then(|file| wal.insert(file).sync_all()),
+        };
+        if synced.is_err() {
+            self.failed.store(true, Ordering::SeqCst);
+        }
+        synced
+    }
+
+    fn unsynced(&self, error: &std::io::Error) -> StoreError {
+        let source = std::io::Error::new(error.kind(), error.to_string());
+        StoreError::Io { place: self.path.display().to_string(), source }
+    }
+}
