@@ -21,7 +21,10 @@ pub mod watch;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sapwood::core::Kind;
 use sapwood::core::agent::Agent;
+use sapwood::core::content::ToolCall;
+use sapwood::core::project::context::{Message, Role};
 use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Part, SessionId};
@@ -172,7 +175,11 @@ impl<'a> Chat<'a> {
         }
         self.screen.settle(&[String::new()])?;
         let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
-        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        let calls = match heard {
+            Heard::OwnWords => Vec::new(),
+            Heard::Nothing => open_calls(self.app, session).await?,
+        };
+        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed).with_calls(calls);
         let watched = Box::pin(watch.run(running, events)).await?;
         self.typed = watched.typed;
         self.sum_up(session, &watched.report, began).await
@@ -224,7 +231,8 @@ impl<'a> Chat<'a> {
     /// The last messages of a session, so that one knows where one is.
     async fn recall(&mut self, session: &SessionId) -> Result<()> {
         let context = self.app.engine.context(&self.app.scope, session, None).await?;
-        let is_said = |message: &&sapwood::core::project::context::Message| !message.text().trim().is_empty();
+        // A result that was made up for a call without one has no entry, and may yet come.
+        let is_said = |message: &&Message| message.entry.is_some() && !message.text().trim().is_empty();
         let messages: Vec<_> = context.messages.iter().filter(is_said).collect();
         let mut lines = Vec::new();
         let skipped = messages.len().saturating_sub(RECALLED_MESSAGES);
@@ -239,8 +247,7 @@ impl<'a> Chat<'a> {
         self.screen.settle(&lines)
     }
 
-    fn recalled(&self, message: &sapwood::core::project::context::Message) -> Vec<String> {
-        use sapwood::core::project::context::Role;
+    fn recalled(&self, message: &Message) -> Vec<String> {
         let (width, text) = (self.screen.width(), message.text());
         match message.role {
             Role::User => vec![format!("{GREEN}›{GREEN:#} {}", fit(&text, width.saturating_sub(2)))],
@@ -302,11 +309,17 @@ enum Heard {
 /// What one typed oneself need not be shown again. The words are durable before the turn is handed out.
 async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     loop {
-        let event = events.next().await?;
-        if let SessionEvent::Entry(record) = &event {
-            if record.meta.kind == sapwood::core::Kind::UserMessage {
-                return Ok(());
-            }
+        match events.next().await? {
+            SessionEvent::Entry(record) if record.meta.kind == Kind::UserMessage => return Ok(()),
+            _ => {}
         }
     }
+}
+
+/// The calls of the last answer, which a turn that goes on may still have to run.
+async fn open_calls(app: &App, session: &SessionId) -> Result<Vec<ToolCall>> {
+    let context = app.engine.context(&app.scope, session, None).await?;
+    let last = context.messages.iter().rfind(|message| message.role == Role::Assistant);
+    let parts = last.map(|message| message.parts.as_slice()).unwrap_or_default();
+    Ok(parts.iter().filter_map(Part::as_tool_call).cloned().collect())
 }

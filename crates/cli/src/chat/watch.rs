@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sapwood::core::content::ToolCall;
 use sapwood::core::entry::{ApprovalAnswer, Body};
 use sapwood::engine::turn::{PendingApproval, Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
@@ -170,6 +171,12 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Calls that were made before, and whose results are still to come.
+    pub fn with_calls(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
+        calls.into_iter().for_each(|call| self.view.know_call(call));
+        self
+    }
+
     /// Watches until the turn is over, and with it those that follow from words that were added.
     pub async fn run(mut self, running: Running, mut events: Subscription) -> Result<Watched> {
         let ended = running.ended();
@@ -273,6 +280,9 @@ impl<'a> Watch<'a> {
             if ask.tool().is_some_and(|tool| always.contains(tool)) {
                 engine.answer(scope, &ask.pending.approval, ApprovalAnswer::Approved, None).await?;
                 continue;
+            }
+            if let Some(call) = &ask.pending.call {
+                self.view.know_call(call.clone());
             }
             let lines = self.view.notes(ask.lines(self.screen.width()));
             let row = ask.row(self.screen.width());
