@@ -3,10 +3,10 @@
 use sapwood_core::content::Json;
 use sapwood_core::entry::{
     Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, ArtifactPut, ArtifactUse,
-    BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Exported, Graft, GraftWhat, Kind,
-    Label, LeafMoved, ModelChanged, Outcome, Round, RoundResult, RoundStatus, SessionNamed, SessionState,
-    SkillsChanged, StateChanged, Strategy, SystemNote, ThinkingChanged, ToolResult, Trigger, TurnEnded,
-    TurnStarted,
+    BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details, Exported, Graft,
+    GraftWhat, Kind, Label, LeafMoved, ModelChanged, Outcome, Round, RoundResult, RoundStatus, SessionNamed,
+    SessionState, SkillsChanged, StateChanged, Strategy, SystemNote, ThinkingChanged, ToolResult, Trigger,
+    TurnEnded, TurnStarted,
 };
 use sapwood_core::port::store::{APPEND_ENTRIES_MAX, Append, BODY_BYTES_MAX, Expect};
 use sapwood_core::{Body, Draft, EntryId, Part, Seq, StoreError, TimestampMs, TurnId};
