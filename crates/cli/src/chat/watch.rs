@@ -48,6 +48,8 @@ pub struct Watched {
     pub report: TurnReport,
     /// What was typed and not sent.
     pub typed: String,
+    /// Whether the turn left anything on the screen.
+    pub has_shown: bool,
 }
 
 /// A question that is on the screen.
@@ -209,7 +211,7 @@ impl<'a> Watch<'a> {
         self.screen.settle(&lines)?;
         let typed = self.give_back_keyboard();
         let report = report.ok_or_else(|| sapwood::Error::TurnLost { session: self.line.session.clone() })?;
-        Ok(Watched { report, typed })
+        Ok(Watched { report, typed, has_shown: self.view.has_shown() })
     }
 
     /// Words that no turn has taken become the next one, and that is watched too.
