@@ -19,6 +19,7 @@ mod shapes;
 mod text;
 mod transfer;
 mod tree;
+mod turn_kill;
 mod turns;
 
 mod actors;
