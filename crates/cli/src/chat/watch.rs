@@ -11,7 +11,7 @@ use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Engine, EntryId, Part, Scope, SessionId};
 
 use super::keys::{Key, Keyboard};
-use super::screen::Screen;
+use super::screen::{Look, Screen};
 use super::view::View;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
@@ -286,8 +286,13 @@ impl<'a> Watch<'a> {
             if let Some(call) = &ask.pending.call {
                 self.view.know_call(call.clone());
             }
-            let lines = self.view.notes(ask.lines(self.screen.width()));
             let row = ask.row(self.screen.width());
+            let mut lines = ask.lines(self.screen.width());
+            if self.screen.look() == Look::Plain {
+                // Nothing changes on a plain screen, so how to answer is a line like the others.
+                lines.push(row.clone());
+            }
+            let lines = self.view.notes(lines);
             self.ask = Some(ask);
             return self.screen.draw(&lines, vec![row]);
         }

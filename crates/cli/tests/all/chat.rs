@@ -239,6 +239,13 @@ fn without_colours_the_text_is_as_it_came() {
     terminal.say("x");
     terminal.wait_for("Some **bold** text.");
     terminal.wait_for_prompt();
+    agent(&world, "tools: [write_file]\nfs_scope: project\n");
+    let asking = Terminal::open_with(&world, &["chat", "--agent", "helper"], &[("NO_COLOR", "1")]);
+    asking.say("write notes.txt: x");
+    asking.wait_for("y yes");
+    asking.press("y");
+    asking.wait_for("✓ write_file notes.txt");
+    asking.wait_for_prompt();
 }
 
 #[test]
