@@ -175,11 +175,14 @@ impl<'a> Chat<'a> {
         }
         self.screen.settle(&[String::new()])?;
         let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
-        let calls = match heard {
-            Heard::OwnWords => Vec::new(),
-            Heard::Nothing => open_calls(self.app, session).await?,
+        let past = match heard {
+            Heard::OwnWords => None,
+            Heard::Nothing => Some(open_calls(self.app, session).await?),
         };
-        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed).with_calls(calls);
+        let mut watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        if let Some(calls) = past {
+            watch = watch.with_past(calls);
+        }
         let watched = Box::pin(watch.run(running, events)).await?;
         self.typed = watched.typed;
         if watched.has_shown {
