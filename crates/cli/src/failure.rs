@@ -200,7 +200,9 @@ fn turn_hint_for(code: &str) -> &'static str {
         "approval.not_found" => {
             "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
         }
-        "model.no_key" => "set the variable, or use the model demo, which needs no key",
+        "model.no_key" => {
+            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use demo, which needs none"
+        }
         "model.key_refused" => "check the key",
         "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
         "model.unreachable" => "check the network and the provider's base_url",

@@ -175,19 +175,25 @@ impl<'a> Chat<'a> {
         }
         self.screen.settle(&[String::new()])?;
         let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
-        let calls = match heard {
-            Heard::OwnWords => Vec::new(),
-            Heard::Nothing => open_calls(self.app, session).await?,
+        let past = match heard {
+            Heard::OwnWords => None,
+            Heard::Nothing => Some(open_calls(self.app, session).await?),
         };
-        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed).with_calls(calls);
+        let mut watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        if let Some(calls) = past {
+            watch = watch.with_past(calls);
+        }
         let watched = Box::pin(watch.run(running, events)).await?;
         self.typed = watched.typed;
+        if watched.has_shown {
+            self.say(String::new())?;
+        }
         self.sum_up(session, &watched.report, began).await
     }
 
     /// How the turn came out, and what it took.
     async fn sum_up(&mut self, session: &SessionId, report: &TurnReport, began: Instant) -> Result<()> {
-        let mut lines = vec![String::new()];
+        let mut lines = Vec::new();
         if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
             let style = if failure.code == "turn.cancelled" { YELLOW } else { RED };
             lines.push(format!(
@@ -231,8 +237,7 @@ impl<'a> Chat<'a> {
     /// The last messages of a session, so that one knows where one is.
     async fn recall(&mut self, session: &SessionId) -> Result<()> {
         let context = self.app.engine.context(&self.app.scope, session, None).await?;
-        // A result that was made up for a call without one has no entry, and may yet come.
-        let is_said = |message: &&Message| message.entry.is_some() && !message.text().trim().is_empty();
+        let is_said = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
         let messages: Vec<_> = context.messages.iter().filter(is_said).collect();
         let mut lines = Vec::new();
         let skipped = messages.len().saturating_sub(RECALLED_MESSAGES);
@@ -251,11 +256,10 @@ impl<'a> Chat<'a> {
         let (width, text) = (self.screen.width(), message.text());
         match message.role {
             Role::User => vec![format!("{GREEN}›{GREEN:#} {}", fit(&text, width.saturating_sub(2)))],
-            Role::Tool => vec![format!("  {DIM}{}{DIM:#}", fit(&text, width.saturating_sub(2)))],
-            Role::Assistant | Role::System if self.screen.look() == Look::Plain => {
+            Role::Assistant | Role::System | Role::Tool if self.screen.look() == Look::Plain => {
                 clean(&text).lines().map(str::to_owned).collect()
             }
-            Role::Assistant | Role::System => {
+            Role::Assistant | Role::System | Role::Tool => {
                 let mut markdown = markdown::Markdown::new(width);
                 let mut lines = markdown.push(&text);
                 lines.extend(markdown.finish());
@@ -275,7 +279,7 @@ impl<'a> Chat<'a> {
         };
         self.screen.settle(&[
             format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),
-            format!("{DIM}/help shows what there is · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
+            format!("{DIM}/help · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
             String::new(),
         ])
     }

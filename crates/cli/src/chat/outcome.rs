@@ -50,6 +50,10 @@ fn in_words(code: &str) -> &str {
         "context_overflow" => "the context is larger than the model's window",
         "budget_exceeded" => "the session has spent its budget",
         "turn_limit" => "the session has had all its turns",
+        "round_limit" => "it had as many rounds as its agent allows",
+        "correction_limit" => "the model kept calling tools with input that does not fit",
+        "wall_time" => "it took longer than its agent allows",
+        "rolled_back" => "it was interrupted and rolled back",
         other => other,
     }
 }

@@ -131,6 +131,10 @@ impl View {
         }
     }
 
+    pub fn has_shown(&self) -> bool {
+        self.above != Above::Nothing
+    }
+
     pub fn set_waiting(&mut self, what: &str) {
         self.doing = Doing::Waiting(what.to_owned());
     }
