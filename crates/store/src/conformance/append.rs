@@ -298,6 +298,7 @@ fn turns() -> Vec<Body> {
     let ended = TurnEnded {
         outcome: Outcome::Limited,
         code: Some("turn_limit".to_owned()),
+        message: Some("enough".to_owned()),
         usage: None,
         cost_nano_usd: Some(1),
     };
