@@ -256,8 +256,7 @@ fn the_history_is_kept_and_private() {
     terminal.say("a line to remember");
     terminal.wait_for("context ▰");
     terminal.wait_for_prompt();
-    terminal.press("C-d");
-    terminal.wait_for_end();
+    terminal.leave();
     let file = world.path(".local/share/sapwood/chat-history");
     assert!(std::fs::read_to_string(&file).unwrap().contains("a line to remember"));
     use std::os::unix::fs::PermissionsExt;

@@ -7,6 +7,7 @@ mod terminal;
 
 mod addresses;
 mod agents;
+mod canary;
 mod chat;
 mod compact;
 mod errors;

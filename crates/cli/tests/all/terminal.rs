@@ -112,6 +112,19 @@ impl Terminal {
         });
     }
 
+    /// Presses Ctrl-D at the prompt until the program ends: a key that falls between two prompts is nobody's.
+    pub fn leave(&self) {
+        self.wait_until("the end", |_| {
+            let output = self.tmux(&["display-message", "-p", "#{pane_dead}"]);
+            let has_ended = String::from_utf8_lossy(&output.stdout).trim() == "1";
+            if !has_ended {
+                self.press("C-d");
+                std::thread::sleep(LOOK_AGAIN * 10);
+            }
+            has_ended
+        });
+    }
+
     /// `kill -9`, as a power cut would.
     pub fn kill(&self) {
         let output = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
