@@ -15,7 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sapwood-effects", &["sapwood-core"]),
     ("sapwood-engine", &["sapwood-core", "sapwood-formats"]),
     ("sapwood", &["sapwood-core", "sapwood-formats", "sapwood-store", "sapwood-effects", "sapwood-engine"]),
-    ("sapwood-cli", &["sapwood"]),
+    ("sapwood-server", &["sapwood"]),
+    ("sapwood-cli", &["sapwood", "sapwood-server"]),
     ("xtask", &[]),
 ];
 
@@ -25,6 +26,9 @@ const HOMES: &[(&str, &[&str])] = &[
     ("lz4_flex", &["sapwood-store"]),
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),
+    ("axum", &["sapwood-server"]),
+    ("utoipa", &["sapwood-server"]),
+    ("utoipa-axum", &["sapwood-server"]),
     ("clap", &["sapwood-cli"]),
     ("keyring", &["sapwood-cli"]),
     ("anyhow", &["sapwood-cli", "xtask"]),

@@ -58,6 +58,7 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Serve(cmd::serve::ServeArgs),
     Chat(cmd::chat::ChatArgs),
     New(cmd::new::NewArgs),
     Ls(cmd::ls::LsArgs),
@@ -93,6 +94,8 @@ pub enum Command {
     Members(cmd::share::MembersArgs),
     Share(cmd::share::ShareArgs),
     Audit(cmd::audit::AuditArgs),
+    Key(cmd::apikey::KeyArgs),
+    Tenant(cmd::apikey::TenantArgs),
     Export(cmd::export::ExportArgs),
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),

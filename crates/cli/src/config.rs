@@ -37,6 +37,8 @@ pub struct Config {
     pub model: Option<String>,
     /// Only in the user's own file, see [`load`].
     pub providers: BTreeMap<String, ProviderSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub server: Option<ServerSettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
@@ -45,8 +47,33 @@ pub struct Config {
     pub agent_is_the_projects: bool,
 }
 
+/// What `sapwood serve` can be told.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerSettings {
+    /// Requests of one principal a second, with four times as many at once; 0 for no limit.
+    pub rate_per_second: Option<u32>,
+    pub body_bytes_max: Option<usize>,
+    pub upload_bytes_max: Option<usize>,
+    pub oidc: Option<OidcSettings>,
+}
+
+/// Whose tokens are taken, and as whom.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OidcSettings {
+    pub issuer: String,
+    pub audience: String,
+    pub jwks_file: Option<PathBuf>,
+    pub jwks_url: Option<String>,
+    pub user_claim: Option<String>,
+    pub tenant: Option<String>,
+    pub tenant_claim: Option<String>,
+}
+
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys are sent, so it cannot say anything about providers.
+/// wrote must not decide where a person's keys are sent or who may come in, so it says nothing about providers and the
+/// server.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -55,8 +82,8 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    if !project.providers.is_empty() {
-        let why = format!("providers can only be set in {}, your own file", user_file.display());
+    if !project.providers.is_empty() || project.server.is_some() {
+        let why = format!("providers and server can only be set in {}, your own file", user_file.display());
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -94,6 +121,7 @@ impl Config {
             agent: self.agent.or(other.agent),
             model: self.model.or(other.model),
             providers: other.providers,
+            server: other.server,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
         }
@@ -102,6 +130,9 @@ impl Config {
     /// A path in a file means the same wherever the command is started.
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
+        if let Some(oidc) = self.server.as_mut().and_then(|server| server.oidc.as_mut()) {
+            oidc.jwks_file = oidc.jwks_file.take().map(|path| dir.join(path));
+        }
         self.store = self.store.map(|url| match url.split_once(':') {
             Some((scheme @ ("sqlite" | "jsonl"), path)) if !path.is_empty() => {
                 format!("{scheme}:{}", dir.join(path).display())

@@ -40,6 +40,7 @@ impl Exit {
             "session.not_found"
             | "entry.not_found"
             | "blob.not_found"
+            | "key.not_found"
             | "agent.not_found"
             | "approval.not_found"
             | "session.not_compacted" => Exit::NotFound,
@@ -177,6 +178,9 @@ fn hint_for(code: &str) -> &'static str {
         "key.readable" => "chmod 600 FILE",
         "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
+        "key.not_found" => "sapwood key ls shows the keys",
+        "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",
+        "server.address" => "is another server running there? --addr takes another address",
         "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",
         "doctor.findings" => {
             "sapwood doctor --repair rebuilds what is derived; the log itself is never changed"

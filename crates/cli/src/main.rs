@@ -45,6 +45,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: args::Cli) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(cmd::run(cli))
+    // Commands do one thing; a server does many at once.
+    let mut builder = match cli.command {
+        args::Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    builder.enable_all().build()?.block_on(cmd::run(cli))
 }

@@ -2,16 +2,18 @@
 //! never slow a writer: they pull.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use sapwood_core::{Body, Record, Scope, Seq, SessionId};
 
+use crate::tail::Watch;
 use crate::{Engine, Result};
 
-/// How often a follower asks the store when nothing in this process has woken it.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How many records one question brings.
-const PAGE_RECORDS: usize = 256;
+/// How many records one question brings at most.
+const PAGE_RECORDS_MAX: usize = 256;
+/// How many the first one brings.
+const PAGE_RECORDS_FIRST: usize = 16;
+/// About how many bytes of bodies a page may hold: a reader that stands still holds no more than this, or one record.
+const PAGE_BYTES: usize = 256 << 10;
 
 /// A reader of one session, with its cursor.
 pub struct Follower {
@@ -20,11 +22,14 @@ pub struct Follower {
     session: SessionId,
     cursor: Seq,
     page: VecDeque<Record>,
+    page_records: usize,
+    watch: Watch,
 }
 
 impl Engine {
     /// Follows a session from after `cursor`. A cursor past the head is an error: whoever has it saw another log.
     pub async fn follow(&self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
+        let watch = self.tail.watch(&self.store, &scope.tenant, session);
         let head = self.store.summary(scope, session).await?.head;
         if cursor > head.seq {
             let why = format!("the session ends at {}, and {cursor} is past that", head.seq);
@@ -36,6 +41,8 @@ impl Engine {
             session: session.clone(),
             cursor,
             page: VecDeque::new(),
+            page_records: PAGE_RECORDS_FIRST,
+            watch,
         })
     }
 }
@@ -50,8 +57,7 @@ impl Follower {
     /// The next record if there is one now.
     pub async fn try_next(&mut self) -> Result<Option<Record>> {
         if self.page.is_empty() {
-            let store = &self.engine.store;
-            self.page = store.read_after(&self.scope, &self.session, self.cursor, PAGE_RECORDS).await?.into();
+            self.read_page().await?;
         }
         let record = self.page.pop_front();
         if let Some(record) = &record {
@@ -60,18 +66,26 @@ impl Follower {
         Ok(record)
     }
 
+    /// Pages grow while bodies are small, and shrink when they are not.
+    async fn read_page(&mut self) -> Result<()> {
+        let store = &self.engine.store;
+        let page = store.read_after(&self.scope, &self.session, self.cursor, self.page_records).await?;
+        let bytes: usize = page.iter().map(|record| record.body.len()).sum();
+        if let Some(mean) = bytes.checked_div(page.len()) {
+            self.page_records = (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_RECORDS_MAX);
+        }
+        self.page = page.into();
+        Ok(())
+    }
+
     /// The next record, whenever it comes.
     pub async fn next(&mut self) -> Result<Record> {
-        let tail = self.engine.tail.clone();
         loop {
-            // Registered before asking, so that an append between the question and the wait still wakes us.
-            let changed = tail.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            self.watch.listen();
             if let Some(record) = self.try_next().await? {
                 return Ok(record);
             }
-            let _ = tokio::time::timeout(POLL_INTERVAL, changed).await;
+            self.watch.changed().await;
         }
     }
 }

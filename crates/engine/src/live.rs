@@ -2,14 +2,14 @@
 //! watch; they are not durable, a reader that lags loses some, and nothing is ever decided by them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::{Seq, SessionId, TenantId, TimestampMs, TurnId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// How far a reader may lag behind before it loses fragments.
-const FRAGMENTS_HELD_MAX: usize = 1_024;
+/// How far a reader may lag behind before it loses fragments. Room for so many is made for each session that is watched.
+const FRAGMENTS_HELD_MAX: usize = 512;
 
 /// Something that happened and leaves no entry of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -56,13 +56,16 @@ type Key = (TenantId, SessionId);
 /// One channel per session that somebody watches.
 #[derive(Default)]
 pub(crate) struct Live {
-    channels: Mutex<HashMap<Key, broadcast::Sender<Fragment>>>,
+    channels: Mutex<HashMap<Key, broadcast::Sender<Arc<Fragment>>>>,
 }
 
 impl Live {
-    pub(crate) fn watch(&self, tenant: &TenantId, session: &SessionId) -> broadcast::Receiver<Fragment> {
+    pub(crate) fn watch(&self, tenant: &TenantId, session: &SessionId) -> broadcast::Receiver<Arc<Fragment>> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.retain(|_, sender| sender.receiver_count() > 0);
+        // Looked through now and then, not each time: two thousand watchers would look at each other.
+        if channels.len() >= channels.capacity() {
+            channels.retain(|_, sender| sender.receiver_count() > 0);
+        }
         let key = (tenant.clone(), session.clone());
         channels.entry(key).or_insert_with(|| broadcast::channel(FRAGMENTS_HELD_MAX).0).subscribe()
     }
@@ -72,7 +75,7 @@ impl Live {
         let key = (tenant.clone(), fragment.session.clone());
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = channels.get(&key) {
-            let _ = sender.send(fragment);
+            let _ = sender.send(Arc::new(fragment));
         }
     }
 }

@@ -11,7 +11,7 @@ use sapwood_core::project::ledger::{Ledger, LedgerLine};
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::usage::{Spend, Total};
-use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, TimestampMs};
 use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
@@ -69,6 +69,18 @@ impl Engine {
 
     pub async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
         Ok(self.store.summary(scope, session).await?)
+    }
+
+    /// Whether the caller may do this with a session, before anything is done.
+    pub async fn check_right(&self, scope: &Scope, session: &SessionId, needed: Right) -> Result<()> {
+        let summary = self.store.summary(scope, session).await?;
+        match scope.role_in(&summary.owner, &summary.members) {
+            Some(role) if role.allows(needed) => Ok(()),
+            _ => {
+                let principal = scope.principal.clone();
+                Err(StoreError::Denied { session: session.clone(), principal, needed }.into())
+            }
+        }
     }
 
     /// Messages in the session's context.

@@ -2,6 +2,7 @@
 //! way in between. As a stream of [`SessionEvent`]s, or as a closure that is called with each.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use sapwood_core::{Record, Scope, Seq, SessionId};
 use tokio::sync::broadcast;
@@ -15,15 +16,15 @@ use crate::{Engine, Follower, Result};
 pub enum SessionEvent {
     /// An entry: durable, with a seq that is the cursor to go on from.
     Entry(Record),
-    Fragment(Fragment),
+    Fragment(Arc<Fragment>),
 }
 
 pub struct Subscription {
     follower: Follower,
-    fragments: broadcast::Receiver<Fragment>,
+    fragments: broadcast::Receiver<Arc<Fragment>>,
     /// One of each is looked at ahead, to put them in order.
     record: Option<Record>,
-    fragment: Option<Fragment>,
+    fragment: Option<Arc<Fragment>>,
     cursor: Seq,
 }
 

@@ -1,20 +1,179 @@
-//! Wakes readers when something was appended in this process. It carries no payload: a reader that is woken asks the
-//! store. Appends of other processes are found by asking now and then, see [`crate::follow`].
+//! Wakes whoever follows a session when something was appended to it. A wake-up carries no payload: a reader that is
+//! woken asks the store.
+//!
+//! Appends of this process wake their session's followers at once. For those of other processes there is one poller for
+//! all followed sessions, not one per follower: it asks the store whether anything changed at all, and only then which
+//! session did. It runs as long as somebody follows.
 
-use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use sapwood_core::port::store::Store;
+use sapwood_core::{Principal, Scope, Seq, SessionId, TenantId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How often the store is asked whether another process wrote.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Polling takes at most one part in so many of a core, however many sessions are followed.
+const POLL_SHARE: u32 = 8;
+
+type Key = (TenantId, SessionId);
 
 #[derive(Default)]
 pub(crate) struct Tail {
-    changed: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    followed: HashMap<Key, Followed>,
+    poller: Option<JoinHandle<()>>,
+}
+
+struct Followed {
+    /// Counts wake-ups; the number means nothing.
+    wakes: watch::Sender<u64>,
+    /// Where the poller last saw the log end; none before it has looked.
+    seen: Option<Option<Seq>>,
+}
+
+/// Somebody's ear on one session.
+pub(crate) struct Watch {
+    wakes: watch::Receiver<u64>,
+    tail: Weak<Tail>,
+    key: Key,
 }
 
 impl Tail {
-    pub(crate) fn wake(&self) {
-        self.changed.notify_waiters();
+    pub(crate) fn wake(&self, tenant: &TenantId, session: &SessionId) {
+        let state = self.lock();
+        if state.followed.is_empty() {
+            return;
+        }
+        if let Some(followed) = state.followed.get(&(tenant.clone(), session.clone())) {
+            followed.wakes.send_modify(|wakes| *wakes += 1);
+        }
     }
 
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        store: &Arc<dyn Store>,
+        tenant: &TenantId,
+        session: &SessionId,
+    ) -> Watch {
+        let key = (tenant.clone(), session.clone());
+        let mut state = self.lock();
+        let followed = state
+            .followed
+            .entry(key.clone())
+            .or_insert_with(|| Followed { wakes: watch::channel(0).0, seen: None });
+        let wakes = followed.wakes.subscribe();
+        if state.poller.as_ref().is_none_or(JoinHandle::is_finished) {
+            state.poller = Some(tokio::spawn(poll(Arc::downgrade(self), store.clone())));
+        }
+        Watch { wakes, tail: Arc::downgrade(self), key }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody follows; then the poller ends, and whoever comes next starts another.
+    fn is_left(&self) -> bool {
+        let mut state = self.lock();
+        if state.followed.is_empty() {
+            state.poller = None;
+        }
+        state.poller.is_none()
+    }
+
+    /// The followed sessions of each tenant.
+    fn followed(&self) -> HashMap<TenantId, Vec<SessionId>> {
+        let state = self.lock();
+        let mut sessions: HashMap<TenantId, Vec<SessionId>> = HashMap::new();
+        for (tenant, session) in state.followed.keys() {
+            sessions.entry(tenant.clone()).or_default().push(session.clone());
+        }
+        sessions
+    }
+
+    /// Notes where a log ends, and wakes whoever follows it if that is news.
+    fn note_head(&self, tenant: &TenantId, session: SessionId, head: Option<Seq>) {
+        let mut state = self.lock();
+        let Some(followed) = state.followed.get_mut(&(tenant.clone(), session)) else { return };
+        if followed.seen != Some(head) {
+            followed.seen = Some(head);
+            followed.wakes.send_modify(|wakes| *wakes += 1);
+        }
+    }
+
+    fn leave(&self, key: &Key) {
+        let mut state = self.lock();
+        // The one who leaves still counts.
+        if state.followed.get(key).is_some_and(|followed| followed.wakes.receiver_count() <= 1) {
+            state.followed.remove(key);
+        }
+    }
+}
+
+impl Watch {
+    /// Forgets the wake-ups so far: called before the store is asked, so that an append between the question and the
+    /// wait still wakes.
+    pub(crate) fn listen(&mut self) {
+        self.wakes.mark_unchanged();
+    }
+
+    pub(crate) async fn changed(&mut self) {
+        if self.wakes.changed().await.is_err() {
+            // The engine is gone, and nothing will come.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(tail) = self.tail.upgrade() {
+            tail.leave(&self.key);
+        }
+    }
+}
+
+async fn poll(tail: Weak<Tail>, store: Arc<dyn Store>) {
+    let mut mark = None;
+    let mut pause = POLL_INTERVAL;
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(tail) = tail.upgrade() else { return };
+        if tail.is_left() {
+            return;
+        }
+        let began = Instant::now();
+        match store.change_mark().await {
+            Ok(Some(now)) if mark == Some(now) => {}
+            Ok(now) => {
+                mark = now;
+                // Only now: whoever begins to follow after this reads the store after the mark was taken.
+                look(&tail, store.as_ref(), tail.followed()).await;
+            }
+            Err(error) => tracing::debug!(%error, "the store cannot be watched just now"),
+        }
+        pause = POLL_INTERVAL.max(began.elapsed() * POLL_SHARE);
+    }
+}
+
+async fn look(tail: &Tail, store: &dyn Store, sessions: HashMap<TenantId, Vec<SessionId>>) {
+    for (tenant, sessions) in sessions {
+        let scope = Scope::operator(tenant, Principal::System);
+        match store.heads(&scope, &sessions).await {
+            Ok(heads) => {
+                for (session, head) in sessions.into_iter().zip(heads) {
+                    tail.note_head(&scope.tenant, session, head);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the store cannot be watched just now"),
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! The verbs that append. Each is: look, decide, append on the head that was looked at; if somebody was quicker, look
 //! again. What a verb decides is entries, never a change of what is there.
 
+use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
-    Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, SessionNamed, SessionState,
-    StateChanged,
+    ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged,
+    SessionNamed, SessionState, StateChanged,
 };
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError,
@@ -169,7 +170,7 @@ impl Engine {
             NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
         let drafts = self.shared_labels(scope, source, now).await?;
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, &id);
         Ok(id)
     }
 
@@ -246,8 +247,30 @@ impl Engine {
     /// Really deletes a session.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, session);
         Ok(())
+    }
+
+    /// Keeps bytes under a name: material the session is given, or something it delivers.
+    pub async fn put_artifact(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        name: &str,
+        usage: ArtifactUse,
+        mime: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Appended> {
+        let size = bytes.len() as u64;
+        let blob = self.store.put_blob(scope, bytes).await?;
+        let (mime, name) = (mime.to_owned(), name.to_owned());
+        let content = BlobRef { blob, mime, name: Some(name.clone()), bytes: size, duration_ms: None };
+        self.append_one(scope, session, ArtifactPut { name, usage, content }, None).await
+    }
+
+    /// Writes down what somebody did that leaves no entry.
+    pub async fn write_audit(&self, scope: &Scope, note: AuditNote) -> Result<()> {
+        Ok(self.store.write_audit(scope, note, self.clock.now()).await?)
     }
 
     /// Writes down that somebody took a copy away.
@@ -269,8 +292,9 @@ impl Engine {
     }
 
     pub(crate) async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let session = append.session.clone();
         let appended = self.store.append(scope, append).await?;
-        self.tail.wake();
+        self.tail.wake(&scope.tenant, &session);
         Ok(appended)
     }
 

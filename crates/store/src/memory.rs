@@ -4,6 +4,7 @@
 //! for the longest time. A fork keeps alive what it shares with a source that was forgotten or erased. One lock guards
 //! everything and is never held across an await.
 
+mod keys;
 mod tenant;
 
 use std::collections::{HashMap, HashSet};
@@ -11,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
+use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding,
     Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
@@ -36,6 +38,7 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct State {
     tenants: HashMap<TenantId, Tenant>,
+    keys: Vec<ApiKey>,
     /// Counts uses, to know which session's last one was longest ago.
     uses: u64,
 }

@@ -4,13 +4,14 @@
 use std::cmp::Reverse;
 
 use sapwood_core::entry::{Kind, SessionState, Stance, codec};
+use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    APPEND_ENTRIES_MAX, Append, AuditLine, BODY_BYTES_MAX, Expect, Hit, Lease, ListFilter, PAGE_ROWS_MAX,
-    Page, Result, SearchQuery,
+    APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, Lease,
+    ListFilter, PAGE_ROWS_MAX, Page, Result, SearchQuery,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
-use sapwood_core::{Body, Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{Body, Draft, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use crate::admit::admit;
 
@@ -329,4 +330,23 @@ pub fn children_of<'a>(
         sessions.filter(is_child).map(|summary| (summary.created_at, &summary.id)).collect();
     children.sort();
     children.into_iter().map(|(_, id)| id.clone()).collect()
+}
+
+/// Whether somebody may know of a key: an operator of all of the tenant's, others of their own.
+pub fn shows_key(scope: &Scope, key: &ApiKey) -> bool {
+    let is_own = scope.reach == Reach::Tenant || scope.principal == Principal::User(key.user.clone());
+    key.tenant == scope.tenant && is_own
+}
+
+pub fn no_key(id: &str) -> StoreError {
+    StoreError::NoKey { key: id.chars().take(64).collect() }
+}
+
+pub fn key_note(what: &str, key: &ApiKey) -> AuditNote {
+    let detail = Some(format!("{what} key {} of user:{}", key.id, key.user));
+    AuditNote { action: AuditAction::KeyChange, session: None, detail }
+}
+
+pub fn tenant_note() -> AuditNote {
+    AuditNote { action: AuditAction::TenantChange, session: None, detail: Some("made the tenant".to_owned()) }
 }

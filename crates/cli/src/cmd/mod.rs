@@ -3,6 +3,7 @@
 
 pub mod about;
 pub mod agent;
+pub mod apikey;
 pub mod approve;
 pub mod archives;
 pub mod audit;
@@ -30,6 +31,7 @@ pub mod prune;
 pub mod resume;
 pub mod search;
 pub mod send;
+pub mod serve;
 pub mod share;
 pub mod show;
 pub mod tree;
@@ -100,6 +102,9 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Members(args) => share::members(app, args).await,
         Command::Share(args) => share::run(app, args).await,
         Command::Audit(args) => audit::run(app, args).await,
+        Command::Key(args) => apikey::run(app, args).await,
+        Command::Tenant(args) => apikey::tenant(app, args).await,
+        Command::Serve(args) => Box::pin(serve::run(app, args)).await,
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,

@@ -1,4 +1,4 @@
-//! What a store of sessions does. Six small traits, each a noun; [`Store`] is all of them.
+//! What a store of sessions does. Small traits, each a noun; [`Store`] is all of them.
 //!
 //! Every method takes the caller's [`Scope`], and every implementation answers a session of another tenant, or one the
 //! caller may not see, exactly as it answers an id that was never used (I9). The conformance suite in `sapwood-store`
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
 use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::port::keys::Keys;
 use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
 use crate::tree::{Head, PlaceError};
@@ -33,6 +34,8 @@ pub enum StoreError {
     NoEntry { session: SessionId, entry: String },
     #[error("there is no blob {blob}")]
     NoBlob { blob: BlobHash },
+    #[error("there is no key {key}")]
+    NoKey { key: String },
     #[error("a session {session} exists already")]
     Exists { session: SessionId },
     #[error("the session moved on: the caller expected head {expected}, and it is at {actual}")]
@@ -76,6 +79,7 @@ impl StoreError {
             StoreError::NoSession { .. } => "session.not_found",
             StoreError::NoEntry { .. } => "entry.not_found",
             StoreError::NoBlob { .. } => "blob.not_found",
+            StoreError::NoKey { .. } => "key.not_found",
             StoreError::Exists { .. } => "session.exists",
             StoreError::Conflict { .. } => "session.conflict",
             StoreError::StaleFence { .. } => "session.stale_fence",
@@ -346,6 +350,22 @@ pub trait Sessions: Send + Sync {
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
     /// Really deletes: entries, blobs nobody else refers to, the search index. What forks need stays with them.
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
+    /// Where each log ends, in the order asked; none for a session the caller cannot see.
+    async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+        let mut heads = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            heads.push(match self.summary(scope, session).await {
+                Ok(summary) => Some(summary.head.seq),
+                Err(StoreError::NoSession { .. }) => None,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(heads)
+    }
+    /// A number that is another one after any write, by whichever process. None if the store cannot tell cheaply.
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// The entries of one session.
@@ -440,6 +460,6 @@ pub trait Upkeep: Send + Sync {
     fn describe(&self) -> String;
 }
 
-pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Upkeep {}
+pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Upkeep {}
 
-impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Upkeep> Store for T {}
+impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Upkeep> Store for T {}

@@ -2,6 +2,7 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod look;
 mod make_room;
 mod own_tools;
 mod request;
@@ -10,6 +11,7 @@ mod run_tool;
 mod send;
 mod stage;
 
+pub use look::TurnLook;
 pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
 
 use std::collections::{BTreeMap, HashMap};

@@ -277,7 +277,12 @@ impl Engine {
     }
 
     /// Everything the turn wrote, and what was said to it, in order.
-    async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
+    pub(super) async fn turn_entries(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+    ) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
             if entry.meta.turn == Some(turn) {
@@ -372,7 +377,7 @@ impl Engine {
     }
 }
 
-fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
+pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
     let state = TurnState::fold(entries.iter().map(|entry| &entry.body));
     let asked = entries.iter().filter_map(|entry| match &entry.body {
         Body::ApprovalAsked(asked) => Some(asked),

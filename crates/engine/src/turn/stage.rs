@@ -17,6 +17,7 @@ use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::own_tools::{OWN_TOOLS, own_specs};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::summarise::ModelSummariser;
 use crate::world::World;
 use crate::{Engine, EngineError, Result};
 
@@ -63,6 +64,15 @@ impl Engine {
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
         Ok(settings)
+    }
+
+    /// The session's own model, to write summaries with.
+    pub async fn summariser_of(&self, scope: &Scope, session: &SessionId) -> Result<ModelSummariser> {
+        let world = self.world()?;
+        let settings = self.settings(scope, session).await?;
+        let chain = chain_of(&settings, &agent_of(&settings)?, &world);
+        let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
+        Ok(ModelSummariser::new(world.model, model))
     }
 
     /// The agent a session was started with.

@@ -5,7 +5,7 @@ use sapwood_core::port::store::PAGE_ROWS_MAX;
 use sapwood_core::{EntryId, Seq};
 
 use super::Harness;
-use super::world::{Twin, World, ana, answered, code, said};
+use super::world::{Twin, World, ana, answered, bob, code, foreign_ana, operator, said};
 
 pub async fn read_after_gives_pages_in_order(harness: &impl Harness) {
     let world = World::open(harness).await;
@@ -105,4 +105,30 @@ pub async fn nth_message_counts_along_the_path(harness: &impl Harness) {
     }
     let nowhere = world.store.nth_message(&twin.scope, &twin.session, Seq(999), 1).await;
     assert_eq!(code(nowhere), "entry.not_found");
+}
+
+pub async fn heads_say_where_logs_end_and_hide_what_is_not_yours(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let told = world.told(&ana(), "told", &["one", "two"]).await;
+    let empty = world.create(&ana(), "empty").await;
+    let fork = world.fork(&ana(), &told, Some(1), "fork").await;
+    let asked = [told.clone(), empty, "unknown".parse().unwrap(), fork];
+    let expected = [Some(Seq(2)), Some(Seq::ZERO), None, Some(Seq(1))];
+    assert_eq!(world.store.heads(&ana(), &asked).await.unwrap(), expected);
+    assert_eq!(world.store.heads(&operator(), &asked).await.unwrap(), expected);
+    assert_eq!(world.store.heads(&bob(), &asked).await.unwrap(), [None; 4]);
+    assert_eq!(world.store.heads(&foreign_ana(), &[told]).await.unwrap(), [None]);
+}
+
+pub async fn the_change_mark_is_another_after_a_write(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    let mut before = world.store.change_mark().await.unwrap();
+    for _ in 0..3 {
+        world.append(&ana(), &session, vec![said("x")]).await;
+        let after = world.store.change_mark().await.unwrap();
+        assert!(after.is_none() || after != before, "{after:?}");
+        assert_eq!(world.store.change_mark().await.unwrap(), after, "nothing was written");
+        before = after;
+    }
 }

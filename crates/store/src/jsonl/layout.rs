@@ -7,6 +7,7 @@
 //!   2026-11-15T22-19-18-123Z_<id>.lease        who writes it, and the fence
 //!   2026-11-15T22-19-18-123Z_<id>.erased       what forks need of an erased session
 //!   audit.jsonl  index.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
+//!   keys.jsonl                                 of all tenants, only in DIR itself
 //! ```
 //!
 //! Ids have no `/`, `~` or leading dot, so no name can leave the directory.

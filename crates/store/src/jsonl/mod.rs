@@ -21,6 +21,7 @@ mod factory;
 mod file;
 mod header;
 mod index;
+mod keys;
 pub mod layout;
 mod lease;
 mod tenant;

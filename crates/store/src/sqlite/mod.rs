@@ -15,6 +15,7 @@ mod erase;
 mod fault;
 mod fold;
 mod hot;
+mod keys;
 mod log;
 mod pack;
 mod path;
@@ -24,6 +25,7 @@ mod search;
 mod session;
 mod sight;
 mod sync;
+mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ use fold::Folder;
 use log::LogRows;
 use reader::Readers;
 use session::find;
+use watch::Watcher;
 use writer::Writer;
 
 pub struct SqliteStore {
@@ -55,6 +58,7 @@ pub struct SqliteStore {
     // that can write.
     readers: Readers,
     path_readers: Readers,
+    watcher: Watcher,
     _folder: Folder,
     writer: Writer,
 }
@@ -72,6 +76,7 @@ impl SqliteStore {
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
+        let watcher = Watcher::new(path.clone(), key.clone());
         let durability = options.durability;
         let _folder = Folder::start(&mut desk, key)?;
         Ok(Self {
@@ -79,6 +84,7 @@ impl SqliteStore {
             durability,
             readers,
             path_readers,
+            watcher,
             _folder,
             writer: Writer::start(desk, durability)?,
         })
@@ -147,6 +153,14 @@ impl Sessions for SqliteStore {
         self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
         // What was erased is still in the write-ahead log until that is folded into the file.
         self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+    }
+
+    async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+        self.readers.read(|desk| watch::heads(desk, scope, sessions))
+    }
+
+    async fn change_mark(&self) -> Result<Option<u64>> {
+        self.watcher.change_mark().map(Some)
     }
 }
 

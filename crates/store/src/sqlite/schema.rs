@@ -22,15 +22,27 @@ struct Layout {
     steps: &'static [Script],
 }
 
-const LAYOUT: Layout = Layout { newest: &[LOG_2, COMMON], steps: &[FIRST, SECOND] };
+const LAYOUT: Layout = Layout { newest: &[LOG_2, COMMON, KEYS], steps: &[FIRST, SECOND, THIRD] };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TAKE_OVER_1];
+const THIRD: Script = &[KEYS];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
 
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
+
+/// Who may come in. The secret itself is nowhere: only its hash.
+const KEYS: &str = "
+CREATE TABLE keys (
+  hash   BLOB NOT NULL UNIQUE,
+  tenant INTEGER NOT NULL REFERENCES tenants (pk),
+  id     TEXT NOT NULL,
+  row    TEXT NOT NULL
+);
+CREATE INDEX keys_by_tenant ON keys (tenant, id);
+";
 
 /// What has not changed since the first layout.
 const COMMON: &str = "

@@ -1,0 +1,186 @@
+//! `sapwood serve`: the API and the event streams over HTTP, until Ctrl-C or SIGTERM.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sapwood::effects::egress::{AllowedHosts, Egress, EgressLimits, EgressRequest};
+use sapwood_server::door::Door;
+use sapwood_server::oidc::{KeySource, Oidc, OidcConfig, Tenancy};
+use sapwood_server::{Listening, Rate, Settings, State};
+use serde_json::json;
+
+use crate::agents;
+use crate::config::{OidcSettings, ServerSettings};
+use crate::failure::{Failure, Result};
+use crate::render::note;
+use crate::wiring::App;
+
+/// Serve the API over HTTP
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Where to listen; other than loopback only with keys or tokens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    addr: SocketAddr,
+    /// How long running turns may go on after Ctrl-C, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    grace: u64,
+}
+
+pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
+    app.open_world()?;
+    let config = app.place.config.server.clone().unwrap_or_default();
+    let oidc = config.oidc.clone().map(oidc_of).transpose()?;
+    let has_tokens = oidc.is_some();
+    let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
+    let door = Door::new(app.engine.store().clone(), local, oidc);
+    let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents_of(app)?);
+    let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
+    // Asked before the door is locked by the address itself.
+    if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
+        return Err(stopped(sapwood_server::Stop::Open { addr: args.addr }));
+    }
+    let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
+    announce(app, &state, listening.addr).await?;
+    listening.run(interrupted()).await;
+    Ok(())
+}
+
+async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> {
+    let url = format!("http://{addr}");
+    if app.out.is_json() {
+        app.out.json(&json!({ "url": url, "addr": addr.to_string() }))?;
+    } else {
+        writeln!(app.out, "listening on {url}")?;
+    }
+    app.out.flush()?;
+    if !state.door.is_locked().await.unwrap_or(true) {
+        let text = "everybody on this machine may use it; sapwood key new --user NAME makes a key, and then one is needed";
+        note(app.format(), text);
+    }
+    Ok(())
+}
+
+fn settings_of(config: &ServerSettings, grace_s: u64) -> Settings {
+    let defaults = Settings::default();
+    let rate = match (config.rate_per_second, defaults.rate) {
+        (Some(0), _) => None,
+        (Some(per_second), _) => Some(Rate { per_second, burst: per_second.saturating_mul(4) }),
+        (None, rate) => rate,
+    };
+    Settings {
+        body_bytes_max: config.body_bytes_max.unwrap_or(defaults.body_bytes_max),
+        upload_bytes_max: config.upload_bytes_max.unwrap_or(defaults.upload_bytes_max),
+        rate,
+        grace: Duration::from_secs(grace_s),
+        ..defaults
+    }
+}
+
+/// The agents that can be named; one whose file has mistakes is left out, and said so.
+fn agents_of(app: &App) -> Result<Vec<sapwood::Agent>> {
+    let mut offered = vec![app.place.agents().choose(Some("default"), &app.place.config)?];
+    for path in app.place.agents().files()? {
+        match agents::read(&path) {
+            Ok(agent) => offered.push(agent),
+            Err(faults) => {
+                let first = faults.first().map(ToString::to_string).unwrap_or_default();
+                note(app.format(), &format!("an agent is left out: {first}"));
+            }
+        }
+    }
+    Ok(offered)
+}
+
+fn oidc_of(settings: OidcSettings) -> Result<Oidc> {
+    let tenant = match (settings.tenant, settings.tenant_claim) {
+        (Some(tenant), None) => Tenancy::Fixed(tenant.parse().map_err(sapwood::Error::from)?),
+        (None, Some(claim)) => Tenancy::Claim(claim),
+        _ => return Err(misconfigured("give either tenant or tenant_claim")),
+    };
+    let source: Box<dyn KeySource> = match (settings.jwks_file, settings.jwks_url) {
+        (Some(path), None) => Box::new(JwksFile(path)),
+        (None, Some(url)) => Box::new(JwksUrl::new(url)?),
+        _ => return Err(misconfigured("give either jwks_file or jwks_url")),
+    };
+    let config = OidcConfig {
+        issuer: settings.issuer,
+        audience: settings.audience,
+        user_claim: settings.user_claim.unwrap_or_else(|| "sub".to_owned()),
+        tenant,
+    };
+    Ok(Oidc::new(config, source))
+}
+
+fn misconfigured(why: &str) -> Failure {
+    Failure::new("config.invalid", format!("server.oidc: {why}"))
+}
+
+struct JwksFile(std::path::PathBuf);
+
+impl KeySource for JwksFile {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        let read = std::fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()));
+        async move { read }.boxed()
+    }
+}
+
+/// Only over https, and only from the host that was configured.
+struct JwksUrl {
+    url: String,
+    egress: Egress,
+}
+
+impl JwksUrl {
+    fn new(url: String) -> Result<Self> {
+        let host = url.strip_prefix("https://").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        let hosts =
+            AllowedHosts::parse(&[host.to_owned()]).map_err(|error| misconfigured(&error.to_string()))?;
+        let egress = Egress::new(hosts, EgressLimits::default());
+        Ok(Self { url, egress: egress.map_err(|error| misconfigured(&error.to_string()))? })
+    }
+}
+
+impl KeySource for JwksUrl {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        let request = EgressRequest {
+            method: Default::default(),
+            url: self.url.clone(),
+            headers: Default::default(),
+            body: None,
+        };
+        async move {
+            let response = self.egress.fetch(request).await.map_err(|error| error.to_string())?;
+            if !response.status.is_success() {
+                return Err(format!("{} answered {}", self.url, response.status));
+            }
+            Ok(response.body)
+        }
+        .boxed()
+    }
+}
+
+/// Ctrl-C, or whoever supervises us says so.
+#[cfg(unix)]
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        Err(_) => {
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+}
+
+#[cfg(not(unix))]
+async fn interrupted() {
+    let _ = tokio::signal::ctrl_c().await;
+}

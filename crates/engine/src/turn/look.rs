@@ -1,0 +1,44 @@
+//! Looking at a turn from outside: how it stands, what it said, what it waits for.
+
+use sapwood_core::entry::{Body, TurnEnded};
+use sapwood_core::{Scope, SessionId, TimestampMs, TurnId};
+
+use super::PendingApproval;
+use super::send::pending_of;
+use crate::{Engine, Result};
+
+/// A turn as its entries tell it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnLook {
+    pub turn: TurnId,
+    pub started_at: TimestampMs,
+    pub ended: Option<(TimestampMs, TurnEnded)>,
+    /// What the model said last.
+    pub text: Option<String>,
+    pub waiting: Vec<PendingApproval>,
+}
+
+impl Engine {
+    /// None if the session has no such turn.
+    pub async fn turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Option<TurnLook>> {
+        let entries = self.turn_entries(scope, session, turn).await?;
+        let Some(started) = entries.first().filter(|entry| matches!(entry.body, Body::TurnStarted(_))) else {
+            return Ok(None);
+        };
+        let mut look =
+            TurnLook { turn, started_at: started.meta.at, ended: None, text: None, waiting: Vec::new() };
+        for entry in &entries {
+            match &entry.body {
+                Body::AssistantMessage(_) => {
+                    look.text = Some(entry.body.text()).filter(|text| !text.is_empty()).or(look.text);
+                }
+                Body::TurnEnded(ended) => look.ended = Some((entry.meta.at, ended.clone())),
+                _ => {}
+            }
+        }
+        if look.ended.is_none() {
+            look.waiting = pending_of(session, &entries);
+        }
+        Ok(Some(look))
+    }
+}

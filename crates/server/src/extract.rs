@@ -1,0 +1,121 @@
+//! What a request carries, read strictly: a body, a query, a path. Whatever does not fit is a problem that says why.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+/// Longest part of somebody's mistake that is said back.
+const ECHO_CHARS_MAX: usize = 200;
+
+/// A JSON body of a known shape.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &State) -> Result<Self> {
+        let bytes = RawJson::from_request(request, state).await?.0;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| invalid_json(&error))
+    }
+}
+
+/// A JSON body that somebody else reads.
+pub struct RawJson(pub Bytes);
+
+impl FromRequest<State> for RawJson {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &State) -> Result<Self> {
+        check_is_json(request.headers())?;
+        let limit = state.settings.body_bytes_max;
+        Ok(Self(read_body(request, "the body", limit).await?))
+    }
+}
+
+/// A body that may be left out.
+pub struct Maybe<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &State) -> Result<Self> {
+        let headers = request.headers().clone();
+        let bytes = read_body(request, "the body", state.settings.body_bytes_max).await?;
+        if bytes.trim_ascii().is_empty() {
+            return Ok(Self(T::default()));
+        }
+        check_is_json(&headers)?;
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| invalid_json(&error))
+    }
+}
+
+/// Reads a body up to a limit. The length that was announced is refused before anything is read.
+pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
+    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if announced
+        .and_then(|length| length.parse::<u64>().ok())
+        .is_some_and(|length| length > limit_bytes as u64)
+    {
+        return Err(Problem::too_large(what, limit_bytes));
+    }
+    match Limited::new(request.into_body(), limit_bytes).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(what, limit_bytes)),
+        Err(error) => Err(Problem::invalid(format!("{what} could not be read: {error}"))),
+    }
+}
+
+/// JSON must say that it is: what a browser sends across sites without asking does not.
+fn check_is_json(headers: &HeaderMap) -> Result<()> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Problem::new("input.media_type", "the body must be application/json"))
+}
+
+fn invalid_json(error: &serde_json::Error) -> Problem {
+    let why: String = error.to_string().chars().take(ECHO_CHARS_MAX).collect();
+    Problem::new(if error.is_data() { "input.invalid" } else { "input.json" }, why)
+}
+
+/// The query, of a known shape.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<State> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Self(query)).map_err(|error| short(&error.body_text()))
+    }
+}
+
+/// The path's parameters.
+pub struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(path)| Self(path)).map_err(|error| short(&error.body_text()))
+    }
+}
+
+fn short(text: &str) -> Problem {
+    Problem::invalid(text.chars().take(ECHO_CHARS_MAX).collect::<String>())
+}
+
+/// A header as text.
+pub fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    value.to_str().map(Some).map_err(|_| Problem::invalid(format!("the header {name} is not plain text")))
+}

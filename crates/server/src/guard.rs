@@ -1,0 +1,70 @@
+//! What stands before every request: an id for it, who is calling, how often they may, how long it may take, and what
+//! a client hears if a handler panics. The routes below it only see callers that are proven.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use axum::extract::{Request, State as Shared};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use sapwood::SystemClock;
+use sapwood::core::port::clock::Clock;
+
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Everything below this needs a caller.
+const API: &str = "/v1";
+
+pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let id = format!("{:016x}", SystemClock.random() as u64);
+    let mut response = match answer(&state, request, next).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    };
+    state.meters.count_request(response.status().as_u16(), began.elapsed());
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn answer(state: &State, mut request: Request, next: Next) -> Result<Response> {
+    if request.uri().path().starts_with(API) {
+        let caller = state.door.admit(request.method(), request.headers()).await?;
+        if !caller.is_local() {
+            check_rate(state, &caller.scope)?;
+        }
+        request.extensions_mut().insert(caller);
+    }
+    let limit = state.settings.request_time_max;
+    let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(limit, handled).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(panic)) => {
+            state.meters.panics.fetch_add(1, Ordering::Relaxed);
+            let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+            let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(Problem::new("server.panicked", what))
+        }
+        Err(_) => Err(Problem::new(
+            "request.timeout",
+            format!("the request took longer than {} s", limit.as_secs()),
+        )),
+    }
+}
+
+fn check_rate(state: &State, scope: &sapwood::Scope) -> Result<()> {
+    state.rates.take(scope, Instant::now()).map_err(|seconds| {
+        state.meters.limited.fetch_add(1, Ordering::Relaxed);
+        Problem::new("rate.limited", format!("too many requests: wait {seconds} s")).retry_after(seconds)
+    })
+}

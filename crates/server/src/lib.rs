@@ -1,0 +1,27 @@
+//! Sapwood over HTTP. It knows HTTP and the shapes on the wire, and decides nothing about sessions: every handler proves
+//! who is calling, calls one verb of the engine with that scope, and says what came of it.
+//!
+//! A tour: [`listen`] takes connections and ends gracefully; [`guard`] stands before every request (who, how often, how
+//! long, and what if it panics); [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
+//! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
+
+pub mod door;
+mod extract;
+mod guard;
+mod listen;
+mod meters;
+pub mod oidc;
+mod problem;
+mod rate;
+mod routes;
+mod sniff;
+mod sse;
+mod state;
+pub mod wire;
+mod ws;
+
+pub use listen::{Listening, Stop, serve};
+pub use problem::{Problem, status_of};
+pub use rate::Rate;
+pub use routes::document;
+pub use state::{Settings, State};

@@ -1,0 +1,140 @@
+//! Taking connections, and ending gracefully: nothing new comes in, streams end so that their readers go elsewhere with
+//! their cursors, running turns get a grace, and what is left of them can be resumed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::routes;
+use crate::sse::stopped;
+use crate::state::State;
+
+/// How long the head of a request may take to arrive.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Largest head of a request.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 100;
+/// How long connections get to end after everything in them has.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to accept when the machine is out of something.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    #[error("{addr} cannot be listened on: {source}")]
+    Address { addr: SocketAddr, source: std::io::Error },
+    #[error("{addr} is reachable from other machines, and nobody needs a key yet")]
+    Open { addr: SocketAddr },
+    #[error("the store cannot be asked for keys: {what}")]
+    Store { what: String },
+}
+
+impl Stop {
+    pub fn code(&self) -> &'static str {
+        match self {
+            Stop::Address { .. } => "server.address",
+            Stop::Open { .. } => "server.open",
+            Stop::Store { .. } => "store.backend",
+        }
+    }
+}
+
+/// A server that listens and has not begun to answer.
+pub struct Listening {
+    listener: TcpListener,
+    pub addr: SocketAddr,
+    state: State,
+}
+
+impl Listening {
+    /// Refuses an address that others can reach as long as nobody needs a key.
+    pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, Stop> {
+        let may =
+            state.door.may_listen(addr).await.map_err(|problem| Stop::Store { what: problem.detail })?;
+        if !may {
+            return Err(Stop::Open { addr });
+        }
+        let failed = |source| Stop::Address { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, addr, state })
+    }
+
+    /// Answers until `stop` resolves, then ends gracefully.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        serve(self.listener, self.state, stop).await;
+    }
+}
+
+pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output = ()>) {
+    let router = routes::router(&state);
+    let places = Arc::new(Semaphore::new(state.settings.connections_max));
+    tokio::pin!(stop);
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { break };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stop => break,
+        };
+        match accepted {
+            Ok((stream, _)) => answer_connection(stream, router.clone(), &state, place),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    end(&state, &places).await;
+}
+
+fn answer_connection(
+    stream: TcpStream,
+    router: Router,
+    state: &State,
+    place: tokio::sync::OwnedSemaphorePermit,
+) {
+    // Small frames must not wait for bigger ones.
+    let _ = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(router);
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let state = state.clone();
+    tokio::spawn(async move {
+        let _open = state.meters.open_connection();
+        let mut stopping = state.stopping();
+        tokio::pin!(connection);
+        tokio::select! {
+            // A client that went away is its own business.
+            _ = &mut connection => {}
+            () = stopped(&mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+        }
+        drop(place);
+    });
+}
+
+async fn end(state: &State, places: &Semaphore) {
+    state.stop();
+    if tokio::time::timeout(state.settings.grace, state.turns_ended()).await.is_err() {
+        tracing::warn!(turns = state.turns_running(), "turns are left to be resumed");
+    }
+    let all = u32::try_from(state.settings.connections_max).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(CLOSE_TIME_MAX, places.acquire_many(all)).await;
+    if let Err(error) = state.engine.store().flush().await {
+        tracing::warn!(%error, "the store could not be flushed");
+    }
+}

@@ -1,0 +1,151 @@
+//! Everything that can go wrong, as a client meets it: `application/problem+json` with a stable code, and the one table
+//! from codes to statuses. What went wrong inside is logged and not told.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sapwood::core::StoreError;
+use sapwood::core::id::IdError;
+use sapwood::formats::MessageError;
+
+use crate::wire;
+
+pub type Result<T, E = Problem> = std::result::Result<T, E>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub code: &'static str,
+    pub detail: String,
+    pub retry_after_s: Option<u64>,
+}
+
+impl Problem {
+    pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        if status_of(code).is_server_error() {
+            tracing::error!(code, detail, "a request failed");
+            // Paths, SQL and the like are nobody's business outside.
+            return Self {
+                code,
+                detail: "the server's log says what happened".to_owned(),
+                retry_after_s: None,
+            };
+        }
+        Self { code, detail, retry_after_s: None }
+    }
+
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new("input.invalid", detail)
+    }
+
+    pub fn too_large(what: &str, limit_bytes: usize) -> Self {
+        Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
+    }
+
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    pub fn status(&self) -> StatusCode {
+        status_of(self.code)
+    }
+
+    pub fn wire(&self) -> wire::Problem {
+        let status = self.status();
+        wire::Problem {
+            kind: format!("urn:sapwood:error:{}", self.code),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            code: self.code.to_owned(),
+            detail: self.detail.clone(),
+        }
+    }
+}
+
+/// The status of each code; docs/errors lists them too.
+pub fn status_of(code: &str) -> StatusCode {
+    match code {
+        "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
+        "auth.origin" | "key.scope" | "session.denied" => StatusCode::FORBIDDEN,
+        "route.not_found" => StatusCode::NOT_FOUND,
+        "route.method" => StatusCode::METHOD_NOT_ALLOWED,
+        "request.timeout" => StatusCode::REQUEST_TIMEOUT,
+        "rate.limited" => StatusCode::TOO_MANY_REQUESTS,
+        "range.unsatisfiable" => StatusCode::RANGE_NOT_SATISFIABLE,
+        "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "session.conflict"
+        | "session.exists"
+        | "session.stale_fence"
+        | "session.leased"
+        | "session.archived"
+        | "session.not_compacted"
+        | "turn.running"
+        | "turn.interrupted"
+        | "turn.none"
+        | "turn.ended"
+        | "turn_limit"
+        | "budget_exceeded" => StatusCode::CONFLICT,
+        "address.ambiguous" | "entry.misplaced" | "agent.invalid" => StatusCode::BAD_REQUEST,
+        "store.busy" | "store.locked" | "store.read_only" | "model.none" | "compact.no_model"
+        | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
+        "compact.failed" => StatusCode::BAD_GATEWAY,
+        other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,
+        other if other.starts_with("input.") => StatusCode::BAD_REQUEST,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status(), Json(self.wire())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<sapwood::Error> for Problem {
+    fn from(error: sapwood::Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<IdError> for Problem {
+    fn from(error: IdError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<MessageError> for Problem {
+    fn from(error: MessageError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_inside_is_not_told() {
+        let error = StoreError::Backend { place: "/secret/path".to_owned(), what: "SELECT".to_owned() };
+        let problem = Problem::from(error);
+        assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(!problem.detail.contains("secret") && !problem.detail.contains("SELECT"));
+    }
+}

@@ -1,0 +1,60 @@
+//! What the server says of itself: whether it lives, whether it can work, its counters, its description.
+
+use std::sync::LazyLock;
+
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use sapwood::core::port::store::ListFilter;
+use sapwood::{Principal, Scope, TenantId};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::document;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+static DOCUMENT: LazyLock<String> =
+    LazyLock::new(|| document().to_pretty_json().unwrap_or_else(|error| error.to_string()));
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(get_health))
+        .routes(routes!(get_readiness))
+        .routes(routes!(get_metrics))
+        .routes(routes!(get_document))
+}
+
+/// Whether the process lives.
+#[utoipa::path(get, path = "/healthz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn get_health() -> &'static str {
+    "ok\n"
+}
+
+/// Whether it can work: its store answers, and it is not about to stop.
+#[utoipa::path(get, path = "/readyz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
+    if state.is_stopping() {
+        return Err(Problem::new("server.stopping", "the server is about to stop"));
+    }
+    let scope = Scope::operator(TenantId::local(), Principal::System);
+    state.engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
+    Ok("ready\n")
+}
+
+/// Counters in Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result<Response> {
+    // Off loopback the door is locked, and then counters are not for everyone either.
+    if state.door.is_locked().await? {
+        state.door.admit(&axum::http::Method::GET, &headers).await?;
+    }
+    let text = state.meters.render(state.turns_running());
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", tag = "server", responses((status = 200, body = serde_json::Value)))]
+async fn get_document() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+}

@@ -1,0 +1,116 @@
+//! The log: reading it in pages, and appending messages without a model.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, StatusCode};
+use sapwood::core::Record;
+use sapwood::core::entry::Meta;
+use sapwood::engine::write::InjectOptions;
+use sapwood::formats::read_message;
+use sapwood::{Seq, SessionId};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{appended, rows};
+use crate::door::Caller;
+use crate::extract::{At, Params, RawJson, header_text};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+const ROWS_MAX: u32 = 1_000;
+/// Messages of one inject.
+const MESSAGES_MAX: usize = 1_000;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list_entries, inject_entries))
+}
+
+#[derive(Serialize)]
+struct Entry {
+    seq: Seq,
+    id: sapwood::EntryId,
+    parent: Option<Seq>,
+    at: sapwood::core::TimestampMs,
+    by: sapwood::Principal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<sapwood::core::TurnId>,
+    kind: &'static str,
+    body: Box<RawValue>,
+}
+
+#[derive(Serialize)]
+struct Entries {
+    items: Vec<Entry>,
+    next: Option<Seq>,
+}
+
+/// A session's log in its order, entries beside the tree included.
+#[utoipa::path(get, path = "/v1/sessions/{session}/entries", tag = "entries",
+    params(("session" = String, Path), wire::ListEntries), responses((status = 200, body = wire::Entries)))]
+async fn list_entries(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Params(query): Params<wire::ListEntries>,
+) -> Result<Json<Entries>> {
+    let limit = rows(query.limit, ROWS_MAX)?;
+    let after = Seq(query.after.unwrap_or(0));
+    state.note_read(&caller, &session).await?;
+    let records = state.engine.store().read_after(&caller.scope, &session, after, limit).await?;
+    let next = records.last().filter(|_| records.len() == limit).map(|record| record.meta.seq);
+    let items = records.into_iter().map(|record| entry_of(&session, record)).collect::<Result<_>>()?;
+    Ok(Json(Entries { items, next }))
+}
+
+fn entry_of(session: &SessionId, record: Record) -> Result<Entry> {
+    let damaged = |error: String| {
+        let place = format!("entry {} of session {session}", record.meta.seq);
+        Problem::new("store.damaged", format!("{place}: {error}"))
+    };
+    let text = String::from_utf8(record.body).map_err(|error| damaged(error.to_string()))?;
+    let body = RawValue::from_string(text).map_err(|error| damaged(error.to_string()))?;
+    let Meta { seq, id, parent, at, by, turn, kind } = record.meta;
+    Ok(Entry { seq, id, parent, at, by, turn, kind: kind.as_str(), body })
+}
+
+/// Appends messages without calling a model: all of them, or none.
+#[utoipa::path(post, path = "/v1/sessions/{session}/entries", tag = "entries",
+    params(("session" = String, Path), wire::InjectParams,
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key gives the first answer again")),
+    request_body = wire::Injected, responses((status = 201, body = wire::Appended)))]
+async fn inject_entries(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Params(query): Params<wire::InjectParams>,
+    headers: HeaderMap,
+    RawJson(bytes): RawJson,
+) -> Result<(StatusCode, Json<wire::Appended>)> {
+    let mut bodies = Vec::new();
+    for message in messages(&bytes)? {
+        bodies.extend(read_message(message.get().as_bytes())?);
+    }
+    let options = InjectOptions {
+        expected_head: query.expected_head.map(Seq),
+        idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
+        audited: true,
+    };
+    let done = state.engine.inject(&caller.scope, &session, bodies, options).await?;
+    Ok((StatusCode::CREATED, Json(appended(&done))))
+}
+
+fn messages(bytes: &[u8]) -> Result<Vec<&RawValue>> {
+    let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
+    let is_array = bytes.trim_ascii_start().first() == Some(&b'[');
+    let messages: Vec<&RawValue> = match is_array {
+        true => serde_json::from_slice(bytes).map_err(not_json)?,
+        false => vec![serde_json::from_slice(bytes).map_err(not_json)?],
+    };
+    if messages.is_empty() || messages.len() > MESSAGES_MAX {
+        return Err(Problem::invalid(format!("an inject has from 1 to {MESSAGES_MAX} messages")));
+    }
+    Ok(messages)
+}

@@ -1,0 +1,72 @@
+//! Who may do what with a session.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use sapwood::core::Role;
+use sapwood::core::project::summary::Summary;
+use sapwood::{Principal, SessionId};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::Caller;
+use crate::extract::{At, Body};
+use crate::problem::Result;
+use crate::state::State;
+use crate::wire;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list_members, share_session))
+}
+
+/// The owner, and whom the session is shared with.
+#[utoipa::path(get, path = "/v1/sessions/{session}/members", tag = "members", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Members)))]
+async fn list_members(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Members>> {
+    Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
+}
+
+/// Gives somebody a role, or takes it away.
+#[utoipa::path(post, path = "/v1/sessions/{session}/members", tag = "members", params(("session" = String, Path)),
+    request_body = wire::Share, responses((status = 200, body = wire::Members)))]
+async fn share_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(share): Body<wire::Share>,
+) -> Result<Json<wire::Members>> {
+    let role = share.role.map(|role| match role {
+        wire::ShareRole::Reader => Role::Reader,
+        wire::ShareRole::Collaborator => Role::Collaborator,
+    });
+    state.engine.share(&caller.scope, &session, member(&share.member)?, role).await?;
+    Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
+}
+
+/// People are named without a prefix; whoever writes one means it.
+fn member(given: &str) -> Result<Principal> {
+    Ok(match given.split_once(':') {
+        Some(("user" | "agent", _)) => given.parse()?,
+        _ => Principal::User(given.parse()?),
+    })
+}
+
+fn members_of(summary: &Summary) -> wire::Members {
+    let owner = std::iter::once((&summary.owner, &Role::Owner));
+    let item = |(member, role): (&Principal, &Role)| wire::Member {
+        member: member.to_string(),
+        role: role_name(*role).to_owned(),
+    };
+    wire::Members { items: owner.chain(&summary.members).map(item).collect() }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Reader => "reader",
+        Role::Collaborator => "collaborator",
+        Role::Owner => "owner",
+    }
+}

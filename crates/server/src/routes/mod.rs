@@ -1,0 +1,116 @@
+//! The routes, a file per noun, and the OpenAPI document that is made from them.
+
+mod about;
+mod agents;
+mod artifacts;
+mod entries;
+mod members;
+mod projections;
+mod search;
+mod sessions;
+mod streams;
+mod tree;
+mod turns;
+
+pub use turns::input_parts;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use sapwood::SessionId;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+use utoipa::{OpenApi as _, PartialSchema, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::guard::guard;
+use crate::problem::Problem;
+use crate::state::State;
+use crate::wire;
+
+#[derive(utoipa::OpenApi)]
+#[openapi(info(
+    title = "Sapwood",
+    description = "Sessions for AI agents: durable, branching, searchable. Errors are application/problem+json with a \
+                   stable code; lists page by cursor; streams resume at the last seq."
+))]
+struct Document;
+
+/// Everything that is served, and its description.
+fn all() -> OpenApiRouter<State> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .merge(sessions::routes())
+        .merge(entries::routes())
+        .merge(projections::routes())
+        .merge(tree::routes())
+        .merge(turns::routes())
+        .merge(streams::routes())
+        .merge(artifacts::routes())
+        .merge(members::routes())
+        .merge(search::routes())
+        .merge(agents::routes())
+        .merge(about::routes())
+}
+
+pub fn router(state: &State) -> Router {
+    let (router, _) = all().split_for_parts();
+    router
+        .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
+        .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
+        .layer(from_fn_with_state(state.clone(), guard))
+        .with_state(state.clone())
+}
+
+/// The OpenAPI document.
+pub fn document() -> OpenApi {
+    let (_, mut document) = all().split_for_parts();
+    let components = document.components.get_or_insert_default();
+    components.schemas.insert(wire::Problem::name().into_owned(), wire::Problem::schema());
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    components.add_security_scheme("key", bearer);
+    for (path, item) in &mut document.paths.paths {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            operation.responses.responses.insert("default".to_owned(), problem_response().into());
+            if path.starts_with("/v1") {
+                operation.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
+            }
+        }
+    }
+    document
+}
+
+/// What every operation answers when something is wrong.
+fn problem_response() -> utoipa::openapi::Response {
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(wire::Problem::name()))).build();
+    ResponseBuilder::new()
+        .description("What went wrong; its status says how.")
+        .content("application/problem+json", content)
+        .build()
+}
+
+/// How many rows a page has, if the client does not say.
+const ROWS_DEFAULT: u32 = 50;
+
+/// A page's rows, within bounds.
+fn rows(limit: Option<u32>, most: u32) -> Result<usize, Problem> {
+    match limit.unwrap_or(ROWS_DEFAULT) {
+        limit if limit == 0 || limit > most => {
+            Err(Problem::invalid(format!("limit must be from 1 to {most}, and it is {limit}")))
+        }
+        limit => Ok(limit as usize),
+    }
+}
+
+fn session_id(text: &str) -> Result<SessionId, Problem> {
+    Ok(text.parse()?)
+}
+
+fn appended(appended: &sapwood::core::port::store::Appended) -> wire::Appended {
+    let head = appended.head;
+    let key =
+        |(seq, id): &(sapwood::Seq, sapwood::EntryId)| wire::EntryKey { seq: seq.0, id: id.to_string() };
+    wire::Appended {
+        head: wire::Head { seq: head.seq.0, leaf: head.leaf.map(|leaf| leaf.0) },
+        entries: appended.entries.iter().map(key).collect(),
+    }
+}

@@ -1,0 +1,124 @@
+//! What a session is when it is folded one way or another. Each is a pure function of the log.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use sapwood::core::project::feed::FeedItem;
+use sapwood::core::project::ledger::LedgerLine;
+use sapwood::core::project::outline::Outline;
+use sapwood::engine::read::{Ancestry, Archive, UsageReport};
+use sapwood::{Context, SessionId};
+use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::Caller;
+use crate::extract::{At, Params};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(get_context))
+        .routes(routes!(get_tree))
+        .routes(routes!(get_feed))
+        .routes(routes!(get_ledger))
+        .routes(routes!(get_usage))
+        .routes(routes!(get_archives))
+        .routes(routes!(get_ancestry))
+}
+
+/// A list that is whole.
+#[derive(Serialize)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+}
+
+/// What a model would receive.
+#[utoipa::path(get, path = "/v1/sessions/{session}/context", tag = "projections",
+    params(("session" = String, Path), wire::ContextAt), responses((status = 200, body = wire::Context)))]
+async fn get_context(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Params(query): Params<wire::ContextAt>,
+) -> Result<Json<Context>> {
+    state.note_read(&caller, &session).await?;
+    let at = match &query.at {
+        Some(at) => Some(state.engine.find_entry(&caller.scope, &session, at).await?.meta.seq),
+        None => None,
+    };
+    Ok(Json(state.engine.context(&caller.scope, &session, at).await?))
+}
+
+/// Every entry in the tree, with its children.
+#[utoipa::path(get, path = "/v1/sessions/{session}/tree", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Tree)))]
+async fn get_tree(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Outline>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(state.engine.tree(&caller.scope, &session).await?))
+}
+
+/// What an operator watches.
+#[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Feed)))]
+async fn get_feed(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<FeedItem>>> {
+    state.note_read(&caller, &session).await?;
+    state.engine.summary(&caller.scope, &session).await?;
+    Ok(Json(Items { items: state.engine.feed(&caller.scope, &session).await? }))
+}
+
+/// A line per round: what was meant, what came of it, how sure the model was.
+#[utoipa::path(get, path = "/v1/sessions/{session}/ledger", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Ledger)))]
+async fn get_ledger(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<LedgerLine>>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(Items { items: state.engine.ledger(&caller.scope, &session).await? }))
+}
+
+/// Tokens and cost, per model and in all.
+#[utoipa::path(get, path = "/v1/sessions/{session}/usage", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Usage)))]
+async fn get_usage(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<UsageReport>> {
+    Ok(Json(state.engine.usage(&caller.scope, &session).await?))
+}
+
+/// The compactions, and what they stand in for.
+#[utoipa::path(get, path = "/v1/sessions/{session}/archives", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Archives)))]
+async fn get_archives(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<Archive>>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(Items { items: state.engine.archives(&caller.scope, &session).await? }))
+}
+
+/// Which session this one was forked from, and which were forked from it.
+#[utoipa::path(get, path = "/v1/sessions/{session}/ancestry", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Ancestry)))]
+async fn get_ancestry(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Ancestry>> {
+    let unknown = || Problem::new("session.not_found", format!("there is no session {session}"));
+    state.engine.ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)
+}

@@ -1,0 +1,63 @@
+//! Looking over all sessions: full text, and the audit.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use sapwood::core::port::store::{AuditLine, Hit, SearchQuery};
+use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::sessions::Page;
+use super::{rows, session_id};
+use crate::door::Caller;
+use crate::extract::Params;
+use crate::problem::Result;
+use crate::state::State;
+use crate::wire;
+
+const HITS_MAX: u32 = 500;
+const LINES_MAX: u32 = 1_000;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(search_sessions)).routes(routes!(read_audit))
+}
+
+#[derive(Serialize)]
+struct Audit {
+    items: Vec<AuditLine>,
+    next: Option<u64>,
+}
+
+/// Full text over every session you may read, newest first.
+#[utoipa::path(get, path = "/v1/search", tag = "search", params(wire::SearchParams),
+    responses((status = 200, body = wire::Hits)))]
+async fn search_sessions(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Params(query): Params<wire::SearchParams>,
+) -> Result<Json<Page<Hit>>> {
+    let session = query.session.as_deref().map(session_id).transpose()?;
+    if let Some(session) = &session {
+        state.engine.summary(&caller.scope, session).await?;
+    }
+    let limit = rows(query.limit, HITS_MAX)?;
+    let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
+    let page = state.engine.search(&caller.scope, &query).await?;
+    Ok(Json(Page { items: page.items, next: page.next }))
+}
+
+/// Who did what, as far as you may see it: a hash-chained line each.
+#[utoipa::path(get, path = "/v1/audit", tag = "audit", params(wire::AuditQuery),
+    responses((status = 200, body = wire::Audit)))]
+async fn read_audit(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Params(query): Params<wire::AuditQuery>,
+) -> Result<Json<Audit>> {
+    let session = query.session.as_deref().map(session_id).transpose()?;
+    let limit = rows(query.limit, LINES_MAX)?;
+    let after = query.after.unwrap_or(0);
+    let items = state.engine.audit(&caller.scope, session.as_ref(), after, limit).await?;
+    let next = items.last().filter(|_| items.len() == limit).map(|line| line.number);
+    Ok(Json(Audit { items, next }))
+}

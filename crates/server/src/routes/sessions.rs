@@ -1,0 +1,187 @@
+//! Sessions as wholes: make, list, look, rename, close, archive, erase.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use sapwood::OpenOptions;
+use sapwood::SessionId;
+use sapwood::core::entry::SessionState;
+use sapwood::core::port::store::{Created, ListFilter, SearchQuery};
+use sapwood::core::project::summary::Summary;
+use sapwood::engine::read::parse_state;
+use sapwood::engine::turn::StartOptions;
+use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::rows;
+use crate::door::Caller;
+use crate::extract::{At, Body, Maybe, Params};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+const ROWS_MAX: u32 = 500;
+/// Hits that are looked through for the sessions they are in.
+const HITS_MAX: usize = 500;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list_sessions, create_session))
+        .routes(routes!(get_session, patch_session, erase_session))
+        .routes(routes!(close_session))
+        .routes(routes!(archive_session))
+}
+
+/// A page of a list, as it is sent.
+#[derive(Serialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
+}
+
+/// Your sessions and those shared with you, newest first.
+#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", params(wire::ListSessions),
+    responses((status = 200, body = wire::Sessions)))]
+async fn list_sessions(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Params(query): Params<wire::ListSessions>,
+) -> Result<Json<Page<Summary>>> {
+    let limit = rows(query.limit, ROWS_MAX)?;
+    if let Some(words) = query.q {
+        return find_sessions(&state, &caller, words, limit, query.cursor).await.map(Json);
+    }
+    let filter = ListFilter {
+        state: query.state.as_deref().map(parse_state).transpose()?,
+        cwd: query.cwd,
+        cursor: query.cursor,
+        limit,
+        ..ListFilter::default()
+    };
+    let page = state.engine.list(&caller.scope, &filter).await?;
+    Ok(Json(Page { items: page.items, next: page.next }))
+}
+
+/// The sessions of the newest hits, each once.
+async fn find_sessions(
+    state: &State,
+    caller: &Caller,
+    text: String,
+    limit: usize,
+    cursor: Option<String>,
+) -> Result<Page<Summary>> {
+    let query = SearchQuery { text, session: None, limit: HITS_MAX, cursor };
+    let hits = state.engine.search(&caller.scope, &query).await?;
+    let mut found: Vec<SessionId> = Vec::new();
+    for hit in hits.items {
+        if found.len() < limit && !found.contains(&hit.session) {
+            found.push(hit.session);
+        }
+    }
+    let mut items = Vec::with_capacity(found.len());
+    for session in found {
+        items.push(state.engine.summary(&caller.scope, &session).await?);
+    }
+    Ok(Page { items, next: hits.next })
+}
+
+/// Opens a session. An id of yours that exists is left as it is.
+#[utoipa::path(post, path = "/v1/sessions", tag = "sessions", request_body = Option<wire::NewSession>,
+    responses((status = 201, body = wire::Session), (status = 200, body = wire::Session, description = "It existed")))]
+async fn create_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Maybe(new): Maybe<wire::NewSession>,
+) -> Result<(StatusCode, Json<Summary>)> {
+    if new.cwd.is_some() && !caller.is_operator() {
+        return Err(Problem::invalid("cwd names a directory of the server, and only its operator may"));
+    }
+    let id = new.id.map(|id| id.parse()).transpose()?;
+    let open = OpenOptions { id, title: new.title, agent: None, cwd: new.cwd };
+    let (id, created) = match new.agent {
+        Some(agent) => {
+            let agent = state.agent(&agent)?.clone();
+            let options = StartOptions { open, agent, ..StartOptions::default() };
+            state.engine.start(&caller.scope, options).await?
+        }
+        None => state.engine.open(&caller.scope, open).await?,
+    };
+    let status = if created == Created::New { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(state.engine.summary(&caller.scope, &id).await?)))
+}
+
+/// What a session is, without its content.
+#[utoipa::path(get, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Session)))]
+async fn get_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Summary>> {
+    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+}
+
+/// Renames a session, or lets it end or go on.
+#[utoipa::path(patch, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
+    request_body = wire::SessionPatch, responses((status = 200, body = wire::Session)))]
+async fn patch_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(patch): Body<wire::SessionPatch>,
+) -> Result<Json<Summary>> {
+    let (engine, scope) = (&state.engine, &caller.scope);
+    let wanted = patch.state.as_deref().map(parse_state).transpose()?;
+    if let Some(title) = &patch.title {
+        engine.rename(scope, &session, title).await?;
+    }
+    match wanted {
+        None => {}
+        Some(SessionState::Closed) => engine.close(scope, &session).await?,
+        Some(SessionState::Archived) => engine.archive(scope, &session).await?,
+        Some(SessionState::Active) => engine.reopen(scope, &session).await?,
+        Some(SessionState::Created) => {
+            return Err(Problem::invalid(
+                "a session cannot become created: it can be active, closed or archived",
+            ));
+        }
+    }
+    Ok(Json(engine.summary(scope, &session).await?))
+}
+
+/// Really deletes a session.
+#[utoipa::path(delete, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 204, description = "It is gone")))]
+async fn erase_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<StatusCode> {
+    state.engine.erase(&caller.scope, &session).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends a session for now; a new message opens it again.
+#[utoipa::path(post, path = "/v1/sessions/{session}/close", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Session)))]
+async fn close_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Summary>> {
+    state.engine.close(&caller.scope, &session).await?;
+    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+}
+
+/// Makes a session read-only.
+#[utoipa::path(post, path = "/v1/sessions/{session}/archive", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Session)))]
+async fn archive_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Summary>> {
+    state.engine.archive(&caller.scope, &session).await?;
+    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+}

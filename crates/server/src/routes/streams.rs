@@ -1,0 +1,58 @@
+//! What happens in a session, as it happens: server-sent events and a WebSocket.
+
+use axum::extract::State as Shared;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use sapwood::{Seq, SessionId};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::Caller;
+use crate::extract::{At, Params, header_text};
+use crate::problem::{Problem, Result};
+use crate::sse::{Extent, Flow, stream};
+use crate::state::State;
+use crate::{wire, ws};
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(follow_events)).routes(routes!(open_socket))
+}
+
+/// Everything after a cursor, once, in order, then live. A durable event's id is its seq; fragments have none.
+#[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "streams",
+    params(("session" = String, Path), wire::EventsAfter,
+        ("Last-Event-ID" = Option<String>, Header, description = "The seq of the last event that was seen")),
+    responses((status = 200, body = String, content_type = "text/event-stream")))]
+async fn follow_events(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Params(query): Params<wire::EventsAfter>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let after = match header_text(&headers, "last-event-id")? {
+        Some(seen) => seen.trim().parse().map_err(|_| Problem::invalid("Last-Event-ID is not a seq"))?,
+        None => query.after.unwrap_or(0),
+    };
+    state.note_read(&caller, &session).await?;
+    let flow = Flow::open(&state, &caller, &session, Seq(after)).await?;
+    Ok(stream(flow, Extent::Session).into_response())
+}
+
+/// A WebSocket: `feed_replay` first, then every event. Takes `send`, `answer`, `steer`, `cancel` and `ping`.
+#[utoipa::path(get, path = "/v1/sessions/{session}/ws", tag = "streams", params(("session" = String, Path)),
+    responses((status = 101, description = "The protocol is switched")))]
+async fn open_socket(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    state.note_read(&caller, &session).await?;
+    state.engine.summary(&caller.scope, &session).await?;
+    let upgrade = upgrade.map_err(|error| Problem::invalid(error.body_text()))?;
+    let upgrade = upgrade.max_message_size(ws::MESSAGE_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| ws::run(socket, state, caller, session)))
+}

@@ -1,0 +1,153 @@
+//! The verbs that change where a session goes on, and what its context holds.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use sapwood::core::compact::{CompactOptions, Method};
+use sapwood::core::entry::Trigger;
+use sapwood::engine::compact::Compacting;
+use sapwood::{ForkAt, OpenOptions, Seq, SessionId};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::appended;
+use crate::door::Caller;
+use crate::extract::{At, Body, Maybe};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(branch_session))
+        .routes(routes!(fork_session))
+        .routes(routes!(label_entry))
+        .routes(routes!(reset_session))
+        .routes(routes!(trim_session))
+        .routes(routes!(compact_session))
+        .routes(routes!(uncompact_session))
+}
+
+/// Moves the leaf to an entry: the next one hangs from there.
+#[utoipa::path(post, path = "/v1/sessions/{session}/branch", tag = "tree", params(("session" = String, Path)),
+    request_body = wire::Branch, responses((status = 200, body = wire::Appended)))]
+async fn branch_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(branch): Body<wire::Branch>,
+) -> Result<Json<wire::Appended>> {
+    let to = state.engine.find_entry(&caller.scope, &session, &branch.entry.text()).await?;
+    let done = state.engine.branch(&caller.scope, &session, to.meta.id, branch.summary).await?;
+    Ok(Json(appended(&done)))
+}
+
+/// A new session that begins with this one's path, without copying it.
+#[utoipa::path(post, path = "/v1/sessions/{session}/fork", tag = "tree", params(("session" = String, Path)),
+    request_body = Option<wire::Fork>, responses((status = 201, body = wire::Created)))]
+async fn fork_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Maybe(fork): Maybe<wire::Fork>,
+) -> Result<(StatusCode, Json<wire::Created>)> {
+    let at = match (&fork.at, fork.keep_first) {
+        (Some(_), Some(_)) => return Err(Problem::invalid("at and keep_first exclude each other")),
+        (Some(at), None) => {
+            ForkAt::Entry(state.engine.find_entry(&caller.scope, &session, &at.text()).await?.meta.seq)
+        }
+        (None, Some(count)) => ForkAt::KeepFirst(count),
+        (None, None) => ForkAt::Leaf,
+    };
+    let id = fork.id.map(|id| id.parse()).transpose()?;
+    let options = OpenOptions { id, title: fork.title, ..OpenOptions::default() };
+    let id = state.engine.fork(&caller.scope, &session, at, options).await?;
+    Ok((StatusCode::CREATED, Json(wire::Created { id: id.to_string() })))
+}
+
+/// Names an entry, or takes its name away.
+#[utoipa::path(post, path = "/v1/sessions/{session}/label", tag = "tree", params(("session" = String, Path)),
+    request_body = wire::Label, responses((status = 200, body = wire::Appended)))]
+async fn label_entry(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(label): Body<wire::Label>,
+) -> Result<Json<wire::Appended>> {
+    let target = state.engine.find_entry(&caller.scope, &session, &label.entry.text()).await?;
+    let done = state.engine.label(&caller.scope, &session, target.meta.id, label.text).await?;
+    Ok(Json(appended(&done)))
+}
+
+/// Leaves everything said so far out of the context.
+#[utoipa::path(post, path = "/v1/sessions/{session}/reset", tag = "tree", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Appended)))]
+async fn reset_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Appended>> {
+    Ok(Json(appended(&state.engine.reset(&caller.scope, &session).await?)))
+}
+
+/// Leaves the last messages in the context.
+#[utoipa::path(post, path = "/v1/sessions/{session}/trim", tag = "tree", params(("session" = String, Path)),
+    request_body = wire::Trim, responses((status = 200, body = wire::Trimmed)))]
+async fn trim_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(trim): Body<wire::Trim>,
+) -> Result<Json<wire::Trimmed>> {
+    let kept = state.engine.trim(&caller.scope, &session, trim.keep_last as usize).await?;
+    Ok(Json(wire::Trimmed { kept: u32::try_from(kept).unwrap_or(u32::MAX) }))
+}
+
+/// Lets a summary stand in for the older part of the context; the log keeps it.
+#[utoipa::path(post, path = "/v1/sessions/{session}/compact", tag = "tree", params(("session" = String, Path)),
+    request_body = Option<wire::Compact>, responses((status = 200, body = wire::Compacted)))]
+async fn compact_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Maybe(asked): Maybe<Option<serde_json::Value>>,
+) -> Result<Json<wire::Compacted>> {
+    let options = match asked {
+        Some(asked) => CompactOptions::from_json(&asked).map_err(sapwood::Error::from)?,
+        None => CompactOptions::default(),
+    };
+    let asks_model =
+        [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
+    let mut how = Compacting::new(options, Trigger::Manual);
+    if asks_model {
+        let summariser = state.engine.summariser_of(&caller.scope, &session).await?;
+        how.summariser = Some(Arc::new(summariser));
+    }
+    let done = state.engine.compact(&caller.scope, &session, how).await?;
+    Ok(Json(wire::Compacted {
+        kept: done.kept as u64,
+        archived: done.archived as u64,
+        tokens_before: done.tokens_before,
+        tokens_after: done.tokens_after,
+        entry: done.entry.map(|(seq, id)| wire::EntryKey { seq: seq.0, id: id.to_string() }),
+    }))
+}
+
+/// Takes the latest compaction back, or another one.
+#[utoipa::path(post, path = "/v1/sessions/{session}/uncompact", tag = "tree", params(("session" = String, Path)),
+    request_body = Option<wire::Uncompact>, responses((status = 200, body = wire::Session)))]
+async fn uncompact_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Maybe(asked): Maybe<wire::Uncompact>,
+) -> Result<Json<sapwood::core::project::summary::Summary>> {
+    let at: Option<Seq> = match &asked.entry {
+        Some(entry) => Some(state.engine.find_entry(&caller.scope, &session, &entry.text()).await?.meta.seq),
+        None => None,
+    };
+    state.engine.uncompact(&caller.scope, &session, at).await?;
+    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+}

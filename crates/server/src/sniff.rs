@@ -1,0 +1,84 @@
+//! What bytes are, by looking at them: what an uploader calls them is not believed where a browser would act on it.
+
+/// What is shown in place. Everything else is a download.
+const SHOWN: &[&str] =
+    &["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8", "application/json"];
+/// How much of a text is looked at.
+const LOOKED_AT_BYTES: usize = 8 << 10;
+
+/// How a browser is to treat bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    Inline,
+    Attachment,
+}
+
+/// The media type bytes are served as, whatever they were called.
+pub fn served_type(bytes: &[u8], called: &str) -> (&'static str, Disposition) {
+    let found = magic(bytes).or_else(|| text_type(bytes, called)).unwrap_or("application/octet-stream");
+    let disposition = if SHOWN.contains(&found) { Disposition::Inline } else { Disposition::Attachment };
+    (found, disposition)
+}
+
+fn magic(bytes: &[u8]) -> Option<&'static str> {
+    let begins: &[(&[u8], &'static str)] = &[
+        (b"\x89PNG\r\n\x1a\n", "image/png"),
+        (b"\xff\xd8\xff", "image/jpeg"),
+        (b"GIF87a", "image/gif"),
+        (b"GIF89a", "image/gif"),
+        (b"%PDF-", "application/pdf"),
+        (b"PK\x03\x04", "application/zip"),
+        (b"\x1f\x8b", "application/gzip"),
+        (b"ID3", "audio/mpeg"),
+        (b"OggS", "audio/ogg"),
+        (b"fLaC", "audio/flac"),
+    ];
+    if let Some((_, found)) = begins.iter().find(|(begin, _)| bytes.starts_with(begin)) {
+        return Some(found);
+    }
+    match (bytes.get(..4), bytes.get(4..12)) {
+        (Some(b"RIFF"), Some(rest)) if rest.ends_with(b"WEBP") => Some("image/webp"),
+        (Some(b"RIFF"), Some(rest)) if rest.ends_with(b"WAVE") => Some("audio/wav"),
+        (Some(_), Some(rest)) if rest.starts_with(b"ftyp") => Some("video/mp4"),
+        _ => None,
+    }
+}
+
+/// Text is text, also when it would be a page: as plain text it runs nowhere.
+fn text_type(bytes: &[u8], called: &str) -> Option<&'static str> {
+    let looked_at = &bytes[..bytes.len().min(LOOKED_AT_BYTES)];
+    let is_text = match std::str::from_utf8(looked_at) {
+        Ok(_) => true,
+        // A character may be cut at the end of what is looked at.
+        Err(error) => error.error_len().is_none() && looked_at.len() < bytes.len(),
+    };
+    let has_controls = looked_at.iter().any(|byte| *byte < 9 || (14..32).contains(byte) && *byte != 27);
+    if !is_text || has_controls {
+        return None;
+    }
+    let essence = called.split(';').next().unwrap_or_default().trim();
+    Some(if essence == "application/json" { "application/json" } else { "text/plain; charset=utf-8" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_never_served_as_one() {
+        for page in ["<html><script>alert(1)</script>", "<svg onload=alert(1)>", "<?xml version='1.0'?>"] {
+            for called in ["text/html", "image/svg+xml", "image/png"] {
+                let (found, _) = served_type(page.as_bytes(), called);
+                assert_eq!(found, "text/plain; charset=utf-8");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_what_they_look_like() {
+        assert_eq!(served_type(b"\x89PNG\r\n\x1a\n....", "text/html"), ("image/png", Disposition::Inline));
+        assert_eq!(served_type(b"%PDF-1.7", "application/pdf"), ("application/pdf", Disposition::Attachment));
+        assert_eq!(served_type(b"\0\x01\x02", "image/png").0, "application/octet-stream");
+        assert_eq!(served_type(b"{}", "application/json").0, "application/json");
+    }
+}

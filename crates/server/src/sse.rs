@@ -1,0 +1,180 @@
+//! A session as server-sent events. A durable event has its seq as id; a fragment has none, so a reader that comes back
+//! with `Last-Event-ID` resumes at the last durable one, on any server. Nothing is buffered for a slow reader: the next
+//! event is read from the store when the connection takes it.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::response::sse::{Event, Sse};
+use futures_core::Stream;
+use futures_util::stream;
+use sapwood::core::project::event::Event as Durable;
+use sapwood::core::{Kind, Record, TurnId};
+use sapwood::engine::{Fragment, SessionEvent, Subscription};
+use sapwood::{Seq, SessionId};
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::door::Caller;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+/// After how long a reader that was cut off comes back.
+const RETRY: Duration = Duration::from_millis(1_000);
+
+/// How much of a session is streamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything, for as long as somebody reads.
+    Session,
+    /// One turn, to its end.
+    Turn(TurnId),
+}
+
+/// What happens in a session, with signs of life in between; the base of every kind of stream.
+pub struct Flow {
+    state: State,
+    caller: Caller,
+    pub session: SessionId,
+    subscription: Subscription,
+    heartbeat: Interval,
+    stopping: watch::Receiver<bool>,
+}
+
+/// What comes next in a flow.
+pub enum Next {
+    Event(SessionEvent),
+    Heartbeat,
+    /// The server is about to stop: the reader comes back to another.
+    Stopping,
+}
+
+impl Flow {
+    pub async fn open(state: &State, caller: &Caller, session: &SessionId, after: Seq) -> Result<Self> {
+        let subscription = state.engine.subscribe(&caller.scope, session, after).await?;
+        let mut heartbeat = tokio::time::interval(state.settings.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeat.reset();
+        state.meters.stream_opened();
+        Ok(Self {
+            state: state.clone(),
+            caller: caller.clone(),
+            session: session.clone(),
+            subscription,
+            heartbeat,
+            stopping: state.stopping(),
+        })
+    }
+
+    /// Whoever follows must still be allowed to: the store looks with each read, and a key is looked at with each sign of
+    /// life.
+    pub async fn next(&mut self) -> Result<Next> {
+        tokio::select! {
+            event = self.subscription.next() => {
+                let event = event?;
+                if matches!(event, SessionEvent::Entry(_)) {
+                    self.state.meters.events_sent.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Next::Event(event))
+            }
+            _ = self.heartbeat.tick() => {
+                self.state.door.recheck(&self.caller).await?;
+                Ok(Next::Heartbeat)
+            }
+            () = stopped(&mut self.stopping) => Ok(Next::Stopping),
+        }
+    }
+}
+
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.state.meters.stream_closed();
+    }
+}
+
+/// The JSON of a durable event.
+pub fn durable_json(session: &SessionId, record: &Record) -> Result<(&'static str, String)> {
+    let unreadable = |what: String| Problem::new("store.damaged", what);
+    let event = Durable::of(session, record).map_err(|error| unreadable(error.to_string()))?;
+    let json = serde_json::to_string(&event).map_err(|error| unreadable(error.to_string()))?;
+    Ok((event.name, json))
+}
+
+pub fn fragment_json(fragment: &Fragment) -> String {
+    serde_json::to_string(fragment).unwrap_or_default()
+}
+
+/// The name of a fragment's event, as it is in its JSON.
+fn fragment_name(fragment: &Fragment) -> String {
+    let value = serde_json::to_value(&fragment.news).unwrap_or_default();
+    value["type"].as_str().unwrap_or("fragment").to_owned()
+}
+
+pub fn stream(flow: Flow, extent: Extent) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let hello = Event::default().retry(RETRY).comment("sapwood");
+    let events = stream::unfold(Some((flow, extent)), |rest| async move {
+        let (mut flow, extent) = rest?;
+        loop {
+            match step(&mut flow, extent).await {
+                Step::Skip => {}
+                Step::Send(event) => return Some((Ok(event), Some((flow, extent)))),
+                Step::Last(event) => return Some((Ok(event), None)),
+                Step::End => return None,
+            }
+        }
+    });
+    Sse::new(stream::StreamExt::chain(stream::iter([Ok(hello)]), events))
+}
+
+enum Step {
+    Send(Event),
+    Skip,
+    Last(Event),
+    End,
+}
+
+async fn step(flow: &mut Flow, extent: Extent) -> Step {
+    match flow.next().await {
+        Ok(Next::Event(event)) => {
+            show(flow, extent, &event).unwrap_or_else(|problem| Step::Last(failed(&problem)))
+        }
+        Ok(Next::Heartbeat) => Step::Send(Event::default().comment("")),
+        Ok(Next::Stopping) => Step::End,
+        Err(problem) => Step::Last(failed(&problem)),
+    }
+}
+
+fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<Step> {
+    let wanted = match extent {
+        Extent::Session => None,
+        Extent::Turn(turn) => Some(turn),
+    };
+    Ok(match event {
+        SessionEvent::Entry(record) => {
+            if wanted.is_some() && record.meta.turn != wanted {
+                return Ok(Step::Skip);
+            }
+            let (name, json) = durable_json(&flow.session, record)?;
+            let event = Event::default().id(record.meta.seq.to_string()).event(name).data(json);
+            let is_end = wanted.is_some() && record.meta.kind == Kind::TurnEnded;
+            if is_end { Step::Last(event) } else { Step::Send(event) }
+        }
+        SessionEvent::Fragment(fragment) => {
+            if wanted.is_some() && fragment.turn != wanted {
+                return Ok(Step::Skip);
+            }
+            Step::Send(Event::default().event(fragment_name(fragment)).data(fragment_json(fragment)))
+        }
+    })
+}
+
+/// The last thing a stream says when it cannot go on.
+fn failed(problem: &Problem) -> Event {
+    let json = serde_json::to_string(&problem.wire()).unwrap_or_default();
+    Event::default().event("error").data(json)
+}

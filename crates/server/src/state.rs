@@ -1,0 +1,180 @@
+//! What every handler shares: the engine, the door, the limits, the counters, and the turns that run here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sapwood::core::agent::Agent;
+use sapwood::core::port::store::{AuditAction, AuditNote};
+use sapwood::core::port::tool::FsScope;
+use sapwood::engine::turn::Running;
+use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
+use tokio::sync::{Semaphore, watch};
+
+use crate::door::{Caller, Door};
+use crate::meters::Meters;
+use crate::problem::{Problem, Result};
+use crate::rate::{Rate, Rates};
+
+/// How long one line in the audit stands for what the same person reads of the same session.
+const READ_NOTED: Duration = Duration::from_secs(600);
+/// Reads that are remembered as noted; over this they are noted anew.
+const READS_NOTED_MAX: usize = 16_384;
+/// Uploads that are taken at a time: each is held in memory until it is in the store.
+const UPLOADS_MAX: usize = 4;
+
+/// What can be set. The defaults suit one machine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Largest JSON body.
+    pub body_bytes_max: usize,
+    /// Largest artifact or input.
+    pub upload_bytes_max: usize,
+    /// Longest time for a request that is not a stream.
+    pub request_time_max: Duration,
+    /// Between two signs of life in a stream.
+    pub heartbeat: Duration,
+    /// Requests of one principal; none for no limit.
+    pub rate: Option<Rate>,
+    pub connections_max: usize,
+    /// How long running turns may go on after the server was asked to stop.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 16 << 20,
+            upload_bytes_max: 64 << 20,
+            request_time_max: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(15),
+            rate: Some(Rate { per_second: 100, burst: 400 }),
+            connections_max: 8_192,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct State(Arc<Inner>);
+
+pub struct Inner {
+    pub engine: Engine,
+    pub settings: Settings,
+    pub door: Door,
+    pub meters: Meters,
+    pub rates: Rates,
+    pub uploads: Semaphore,
+    agents: BTreeMap<String, Agent>,
+    /// Turns that run in this process.
+    running: watch::Sender<usize>,
+    stopping: watch::Sender<bool>,
+    reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
+}
+
+impl std::ops::Deref for State {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl State {
+    pub fn new(engine: Engine, door: Door, settings: Settings, agents: Vec<Agent>) -> Self {
+        // An agent that reaches the whole file system is not offered over the network.
+        let offered = agents.into_iter().filter(|agent| agent.fs_scope != FsScope::Full);
+        Self(Arc::new(Inner {
+            rates: Rates::new(settings.rate),
+            engine,
+            settings,
+            door,
+            meters: Meters::default(),
+            uploads: Semaphore::new(UPLOADS_MAX),
+            agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
+            running: watch::Sender::new(0),
+            stopping: watch::Sender::new(false),
+            reads: Mutex::default(),
+        }))
+    }
+
+    /// Counts a turn as running until it has ended or waits for a person.
+    pub fn keep_running(&self, running: Running) {
+        let state = self.clone();
+        self.running.send_modify(|count| *count += 1);
+        tokio::spawn(async move {
+            let session = running.session.clone();
+            if let Err(error) = running.ended().await {
+                tracing::warn!(%session, %error, "a turn was lost; it can be resumed");
+            }
+            state.running.send_modify(|count| *count -= 1);
+        });
+    }
+}
+
+impl Inner {
+    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
+        self.agents.values()
+    }
+
+    pub fn agent(&self, id: &str) -> Result<&Agent> {
+        let unknown = || Problem::new("agent.not_found", format!("there is no agent {:.64}", id));
+        self.agents.get(id).ok_or_else(unknown)
+    }
+
+    pub fn turns_running(&self) -> usize {
+        *self.running.borrow()
+    }
+
+    pub async fn turns_ended(&self) {
+        let _ = self.running.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Writes down that somebody reads a session that is not their own: once in a while, not for each request.
+    pub async fn note_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
+        let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
+        if self.was_noted(&key) {
+            return Ok(());
+        }
+        if self.engine.summary(&caller.scope, session).await?.owner != caller.scope.principal {
+            let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
+            self.engine.write_audit(&caller.scope, note).await?;
+        }
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        if reads.len() >= READS_NOTED_MAX {
+            reads.clear();
+        }
+        reads.insert(key, Instant::now());
+        Ok(())
+    }
+
+    fn was_noted(&self, key: &(TenantId, Principal, SessionId)) -> bool {
+        let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        reads.get(key).is_some_and(|at| at.elapsed() < READ_NOTED)
+    }
+
+    /// Carries a session's turn on in the background: one that was answered, cancelled while it waited, or queued.
+    pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
+        let state = state.clone();
+        tokio::spawn(async move {
+            match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
+                Ok(Some(running)) => state.keep_running(running),
+                Ok(None) => {}
+                // Somebody else runs it, which is as good.
+                Err(error) if error.code() == "session.leased" => {}
+                Err(error) => tracing::warn!(%session, %error, "a turn could not be carried on"),
+            }
+        });
+    }
+}

@@ -1,0 +1,391 @@
+//! What clients get.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// What went wrong (RFC 9457), with a stable code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    pub code: String,
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Head {
+    /// The log's last entry.
+    pub seq: u32,
+    /// The entry the next one hangs from.
+    pub leaf: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    pub id: String,
+    pub owner: String,
+    #[serde(default)]
+    pub title: Option<String>,
+    /// The beginning of the first thing the user said.
+    #[serde(default)]
+    pub preview: Option<String>,
+    #[serde(default)]
+    pub agent: Option<String>,
+    #[serde(default)]
+    pub cwd: Option<String>,
+    pub state: String,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub head: Head,
+    /// Messages on the path to the leaf.
+    pub messages: u32,
+    pub compactions: u32,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Per model.
+    pub spend: BTreeMap<String, Total>,
+    pub turns: u32,
+    #[serde(default)]
+    pub open_turn: Option<String>,
+    /// Who it is shared with, and as what.
+    #[serde(default)]
+    pub members: BTreeMap<String, String>,
+    #[serde(default)]
+    pub parent: Option<Value>,
+    /// Entries it shares with the session it was forked from.
+    pub inherited: u32,
+    pub version: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Total {
+    pub calls: u64,
+    pub cost_nano_usd: u64,
+    /// Calls whose price is not known: they are not in the cost, and are not free.
+    pub unpriced_calls: u64,
+    #[serde(flatten)]
+    pub tokens: BTreeMap<String, Value>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Sessions {
+    pub items: Vec<Session>,
+    /// Where the next page begins; none on the last.
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Entry {
+    pub seq: u32,
+    pub id: String,
+    pub parent: Option<u32>,
+    pub at: i64,
+    pub by: String,
+    #[serde(default)]
+    pub turn: Option<String>,
+    pub kind: String,
+    /// As it is in the log.
+    pub body: Value,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Entries {
+    pub items: Vec<Entry>,
+    /// The seq to go on after; none if this was the end.
+    pub next: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EntryKey {
+    pub seq: u32,
+    pub id: String,
+}
+
+/// What was appended, durably.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Appended {
+    pub head: Head,
+    pub entries: Vec<EntryKey>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    pub id: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Context {
+    pub system: Option<String>,
+    pub model: Option<String>,
+    pub thinking: String,
+    pub skills: Vec<String>,
+    pub messages: Vec<Message>,
+    pub tokens: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Message {
+    pub role: String,
+    pub text: String,
+    pub parts: Vec<Value>,
+    #[serde(default)]
+    pub call_id: Option<String>,
+    #[serde(default)]
+    pub tool: Option<String>,
+    #[serde(default)]
+    pub is_error: Option<bool>,
+    /// The id of the entry it comes from.
+    pub entry: Option<String>,
+    pub seq: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Tree {
+    pub roots: Vec<u32>,
+    pub leaf: Option<u32>,
+    pub nodes: Vec<Node>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    pub seq: u32,
+    pub id: String,
+    pub parent: Option<u32>,
+    pub kind: String,
+    pub at: i64,
+    pub text: String,
+    #[serde(default)]
+    pub label: Option<String>,
+    pub children: Vec<u32>,
+    pub on_path: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Feed {
+    pub items: Vec<FeedItem>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FeedItem {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub label: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Ledger {
+    pub items: Vec<LedgerLine>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LedgerLine {
+    pub seq: u32,
+    pub at: i64,
+    pub turn: Option<String>,
+    pub round: u32,
+    pub action: Value,
+    pub result: Option<Value>,
+    pub confidence: Option<f32>,
+    pub trace_id: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    pub total: Total,
+    pub models: BTreeMap<String, Total>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Archives {
+    pub items: Vec<Archive>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Archive {
+    pub seq: u32,
+    pub id: String,
+    pub at: i64,
+    #[serde(default)]
+    pub summary: Option<String>,
+    pub strategy: String,
+    pub trigger: String,
+    pub on_path: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Ancestry {
+    pub id: String,
+    pub parent: Option<String>,
+    pub children: Vec<String>,
+    pub root: String,
+    /// From the session to its root.
+    pub chain: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Trimmed {
+    /// Messages in the context now.
+    pub kept: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Compacted {
+    pub kept: u64,
+    pub archived: u64,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+    /// The entry that was written; none if there was nothing to do.
+    pub entry: Option<EntryKey>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Members {
+    pub items: Vec<Member>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    pub member: String,
+    pub role: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Hits {
+    pub items: Vec<Hit>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Hit {
+    pub session: String,
+    #[serde(default)]
+    pub title: Option<String>,
+    pub seq: u32,
+    pub id: String,
+    pub kind: String,
+    pub at: i64,
+    pub snippet: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Audit {
+    pub items: Vec<AuditLine>,
+    /// The number to go on after; none if this was the end.
+    pub next: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AuditLine {
+    pub number: u64,
+    pub at: i64,
+    pub by: String,
+    pub action: String,
+    #[serde(default)]
+    pub session: Option<String>,
+    #[serde(default)]
+    pub detail: Option<String>,
+    /// Covers the line and the hash before it.
+    pub hash: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Agents {
+    pub items: Vec<AgentCard>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AgentCard {
+    pub id: String,
+    pub name: Option<String>,
+    pub description: Option<String>,
+    pub model: Option<String>,
+    pub tools: Vec<String>,
+}
+
+/// How a turn stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnStatus {
+    /// It runs, or its process died and it can be resumed.
+    Open,
+    /// A person has been asked.
+    Waiting,
+    Completed,
+    Cancelled,
+    Failed,
+    Limited,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Turn {
+    pub turn: String,
+    pub session: String,
+    pub status: TurnStatus,
+    /// Why, for failed and limited turns.
+    pub code: Option<String>,
+    /// What the model said last.
+    pub text: Option<String>,
+    pub started_at: i64,
+    pub ended_at: Option<i64>,
+    pub approvals: Vec<Approval>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Approval {
+    pub approval: String,
+    pub session: String,
+    pub question: String,
+    pub kind: String,
+    #[serde(default)]
+    pub call: Option<Value>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Approvals {
+    pub items: Vec<Approval>,
+}
+
+/// A turn that was begun, or input that waits for the one that runs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Accepted {
+    pub session: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<String>,
+    /// The entry that holds the input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Artifact {
+    pub name: String,
+    /// `artifact` or `input`.
+    pub usage: String,
+    pub content: Blob,
+    /// How often this name was put.
+    pub version: u32,
+    pub seq: u32,
+    pub at: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Blob {
+    /// The BLAKE3 hash of the bytes, which is also their `ETag`.
+    pub blob: String,
+    pub mime: String,
+    #[serde(default)]
+    pub name: Option<String>,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Artifacts {
+    pub items: Vec<Artifact>,
+}

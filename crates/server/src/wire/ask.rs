@@ -1,0 +1,269 @@
+//! What clients send. Strict: a key that is not known is an error.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewSession {
+    /// Made up if none; an id that exists is opened as it is.
+    pub id: Option<String>,
+    pub title: Option<String>,
+    /// One of `/v1/agents`.
+    pub agent: Option<String>,
+    /// The directory it is about: only for whoever operates the server.
+    pub cwd: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionPatch {
+    pub title: Option<String>,
+    /// `active`, `closed` or `archived`.
+    pub state: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ListSessions {
+    /// `created`, `active`, `closed` or `archived`.
+    pub state: Option<String>,
+    /// Words that occur in the session: the newest sessions a search finds.
+    pub q: Option<String>,
+    pub cwd: Option<String>,
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// What the page before had as `next`.
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ListEntries {
+    /// Only entries after this seq.
+    pub after: Option<u32>,
+    #[param(minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct Page {
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// What the page before had as `next`.
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct AuditQuery {
+    pub session: Option<String>,
+    /// Only lines after this number.
+    pub after: Option<u64>,
+    #[param(minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct SearchParams {
+    /// Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word.
+    #[param(required)]
+    pub q: String,
+    /// Only in this session.
+    pub session: Option<String>,
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ContextAt {
+    /// As of this entry: a seq, an id, a unique prefix or a label. The leaf if none.
+    pub at: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct EventsAfter {
+    /// Only events after this seq; `Last-Event-ID` wins.
+    pub after: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct InjectParams {
+    /// Fails with a conflict unless the log ends here.
+    pub expected_head: Option<u32>,
+}
+
+/// One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
+/// OpenAI's or Anthropic's shape.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Injected {
+    One(MessageIn),
+    Many(Vec<MessageIn>),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MessageIn {
+    /// `user`, `assistant`, `tool`, `system` or `developer`.
+    pub role: String,
+    #[serde(default)]
+    pub content: Value,
+}
+
+/// A seq, an id, a unique prefix of one, or a label.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum EntryName {
+    Seq(u32),
+    Name(String),
+}
+
+impl EntryName {
+    pub fn text(&self) -> String {
+        match self {
+            EntryName::Seq(seq) => seq.to_string(),
+            EntryName::Name(name) => name.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Branch {
+    pub entry: EntryName,
+    /// What was learned on the branch that is left.
+    #[serde(default)]
+    pub summary: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fork {
+    pub id: Option<String>,
+    pub title: Option<String>,
+    /// The last entry that is shared; the leaf if none.
+    pub at: Option<EntryName>,
+    /// Share the first so many messages; not together with `at`.
+    pub keep_first: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Label {
+    pub entry: EntryName,
+    /// Takes the name away if none.
+    #[serde(default)]
+    pub text: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trim {
+    pub keep_last: u32,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Uncompact {
+    /// Which compaction is taken back; the latest if none.
+    pub entry: Option<EntryName>,
+}
+
+/// As `sapwood compact` takes them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Compact {
+    pub keep_last: Option<u32>,
+    pub keep_recent_tokens: Option<u64>,
+    pub keep_first: Option<u32>,
+    pub token_threshold: Option<u64>,
+    pub tool_output_max_chars: Option<u32>,
+    /// `truncate`, `observation_mask` or `llm`.
+    pub compact_strategy: Option<String>,
+    pub hard_limit_tokens: Option<u64>,
+    pub hard_limit_strategy: Option<String>,
+    pub instructions: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTurn {
+    /// Words, or an array of parts.
+    pub input: Value,
+    /// Answer with the turn's events instead of its id.
+    #[serde(default)]
+    pub stream: bool,
+    /// What becomes of the words if a turn is running.
+    #[serde(default)]
+    pub if_running: IfRunning,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IfRunning {
+    #[default]
+    Refuse,
+    Queue,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Steer {
+    /// Words, or an array of parts.
+    pub input: Value,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    pub answer: AnswerGiven,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerGiven {
+    Approved,
+    Denied,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// A user's name, or `agent:NAME`.
+    pub member: String,
+    /// `reader` or `collaborator`; takes the role away if none.
+    #[serde(default)]
+    pub role: Option<ShareRole>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareRole {
+    Reader,
+    Collaborator,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct UploadName {
+    /// The name it is kept under; the latest under a name is what lists show.
+    #[param(required)]
+    pub name: String,
+}

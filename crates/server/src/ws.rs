@@ -1,0 +1,224 @@
+//! A session over a WebSocket: first the feed so far, as one message, then everything that happens, as it happens. The
+//! other way a client can send words, answer, steer and cancel; each such message may carry an `id`, and gets one reply
+//! with it.
+
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use sapwood::core::entry::ApprovalAnswer;
+use sapwood::core::project::feed::Feed;
+use sapwood::core::{Right, TurnId};
+use sapwood::engine::SessionEvent;
+use sapwood::engine::turn::{OnWait, SendOptions, Sent};
+use sapwood::{Seq, SessionId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::door::Caller;
+use crate::problem::{Problem, Result};
+use crate::routes::input_parts;
+use crate::sse::{Flow, Next, durable_json, fragment_json};
+use crate::state::{Inner, State};
+use crate::wire;
+
+/// Largest message a client may send.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// How long a client may take to take a message before it is given up.
+const SEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// The server goes away, and the client may come back.
+const GOING_AWAY: u16 = 1001;
+
+/// What a client says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    #[serde(default)]
+    id: Option<Value>,
+    #[serde(flatten)]
+    what: What,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum What {
+    Send {
+        input: Value,
+        #[serde(default)]
+        if_running: wire::IfRunning,
+    },
+    Answer {
+        approval: String,
+        answer: wire::AnswerGiven,
+        #[serde(default)]
+        reason: Option<String>,
+    },
+    Steer {
+        input: Value,
+    },
+    Cancel,
+    Ping,
+}
+
+/// Ends with the client, the server or the right to read.
+pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: SessionId) {
+    let close = match follow(&mut socket, &state, &caller, &session).await {
+        Ok(()) => CloseFrame { code: GOING_AWAY, reason: "".into() },
+        Err(Ended::Gone) => return,
+        Err(Ended::Problem(problem)) => {
+            let error = json!({ "type": "error", "error": problem.wire() });
+            if send(&mut socket, error.to_string()).await.is_err() {
+                return;
+            }
+            CloseFrame { code: 1008, reason: problem.code.into() }
+        }
+    };
+    let _ = tokio::time::timeout(SEND_TIME_MAX, socket.send(Message::Close(Some(close)))).await;
+}
+
+enum Ended {
+    /// Nobody is there any more.
+    Gone,
+    Problem(Problem),
+}
+
+impl From<Problem> for Ended {
+    fn from(problem: Problem) -> Self {
+        Ended::Problem(problem)
+    }
+}
+
+async fn follow(
+    socket: &mut WebSocket,
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+) -> Result<(), Ended> {
+    let seen = replay(socket, state, caller, session).await?;
+    let mut flow = Flow::open(state, caller, session, seen).await?;
+    loop {
+        tokio::select! {
+            next = flow.next() => match next? {
+                Next::Event(SessionEvent::Entry(record)) => send(socket, durable_json(session, &record)?.1).await?,
+                Next::Event(SessionEvent::Fragment(fragment)) => send(socket, fragment_json(&fragment)).await?,
+                Next::Heartbeat => send_message(socket, Message::Ping(Vec::new().into())).await?,
+                Next::Stopping => return Ok(()),
+            },
+            said = socket.recv() => match said {
+                Some(Ok(Message::Text(text))) => {
+                    let reply = hear(state, caller, session, text.as_str()).await;
+                    send(socket, reply.to_string()).await?;
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Binary(_))) => return Err(Problem::invalid("messages are JSON texts").into()),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Ended::Gone),
+            },
+        }
+    }
+}
+
+/// Sends the feed so far and returns the last seq it holds: what follows begins there.
+async fn replay(
+    socket: &mut WebSocket,
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+) -> Result<Seq, Ended> {
+    let (mut feed, mut seen) = (Feed::default(), Seq::ZERO);
+    let folded = state.engine.each_entry(&caller.scope, session, Seq::ZERO, |entry| {
+        feed.apply(&entry);
+        seen = entry.meta.seq;
+    });
+    folded.await.map_err(Problem::from)?;
+    let replay = json!({ "type": "feed_replay", "session": session, "seq": seen, "items": feed.items });
+    send(socket, replay.to_string()).await?;
+    Ok(seen)
+}
+
+async fn send(socket: &mut WebSocket, text: String) -> Result<(), Ended> {
+    send_message(socket, Message::Text(text.into())).await
+}
+
+async fn send_message(socket: &mut WebSocket, message: Message) -> Result<(), Ended> {
+    match tokio::time::timeout(SEND_TIME_MAX, socket.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(Ended::Gone),
+    }
+}
+
+async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -> Value {
+    let said: Said = match serde_json::from_str(text) {
+        Ok(said) => said,
+        Err(error) => {
+            let problem = Problem::invalid(error.to_string());
+            return json!({ "type": "error", "id": null, "error": problem.wire() });
+        }
+    };
+    match act(state, caller, session, said.what).await {
+        Ok(mut done) => {
+            done["type"] = json!("ok");
+            done["id"] = said.id.unwrap_or_default();
+            done
+        }
+        Err(problem) => json!({ "type": "error", "id": said.id, "error": problem.wire() }),
+    }
+}
+
+async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) -> Result<Value> {
+    if !matches!(what, What::Ping) {
+        caller.check(Right::Write)?;
+    }
+    let (engine, scope) = (&state.engine, &caller.scope);
+    match what {
+        What::Ping => Ok(json!({})),
+        What::Send { input, if_running } => {
+            let accepted = begin_turn(state, caller, session, &input, if_running).await?;
+            Ok(serde_json::to_value(accepted).unwrap_or_default())
+        }
+        What::Answer { approval, answer, reason } => {
+            let answer = match answer {
+                wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
+                wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
+            };
+            let answered = engine.answer(scope, &approval, answer, reason).await?;
+            Inner::resume_later(state, scope.clone(), answered);
+            Ok(json!({ "approval": approval }))
+        }
+        What::Steer { input } => {
+            let queued = engine.steer(scope, session, input_parts(&input)?).await?;
+            Ok(json!({ "queued": queued }))
+        }
+        What::Cancel => {
+            let turn: TurnId = engine.cancel(scope, session).await?;
+            Inner::resume_later(state, scope.clone(), session.clone());
+            Ok(json!({ "turn": turn }))
+        }
+    }
+}
+
+/// Sends words to a session, and keeps the turn they begin running.
+pub async fn begin_turn(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+    input: &Value,
+    if_running: wire::IfRunning,
+) -> Result<wire::Accepted> {
+    if state.is_stopping() {
+        return Err(Problem::new("server.stopping", "the server is about to stop"));
+    }
+    let if_running = match if_running {
+        wire::IfRunning::Refuse => sapwood::engine::turn::IfRunning::Refuse,
+        wire::IfRunning::Queue => sapwood::engine::turn::IfRunning::Queue,
+    };
+    let options = SendOptions { if_running, on_wait: OnWait::Leave };
+    let sent = state.engine.send(&caller.scope, session, input_parts(input)?, options).await?;
+    let (turn, queued) = match sent {
+        Sent::Started(running) => {
+            let turn = running.turn.to_string();
+            state.keep_running(running);
+            (Some(turn), None)
+        }
+        Sent::Queued(entry) => (None, Some(entry.to_string())),
+    };
+    Ok(wire::Accepted { session: session.to_string(), turn, queued })
+}

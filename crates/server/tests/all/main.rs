@@ -1,0 +1,11 @@
+//! The server over real HTTP on loopback: every answer is held against the OpenAPI document.
+
+mod abuse;
+mod door;
+mod house;
+mod rights;
+mod sessions;
+mod streams;
+mod turns;
+mod wire;
+mod world;

@@ -1,0 +1,265 @@
+//! Every route of the document, called by everyone: nobody, somebody with a wrong key, another tenant, another user, a
+//! reader, a collaborator, the owner with a key that only reads, and the owner.
+
+use serde_json::{Value, json};
+
+use crate::house::{Ask, DOCUMENT, House};
+use crate::wire::Answer;
+
+/// What a route asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Only to be somebody.
+    Key,
+    Read,
+    Write,
+    Own,
+}
+
+/// A route, what it needs, what is sent to it, and what whoever may use it hears.
+type Row = (&'static str, Needs, Value, u16);
+
+fn table() -> Vec<Row> {
+    use Needs::{Key, Own, Read, Write};
+    let none = Value::Null;
+    vec![
+        ("list_sessions", Key, none.clone(), 200),
+        ("create_session", Key, json!({}), 201),
+        ("get_session", Read, none.clone(), 200),
+        ("patch_session", Write, json!({ "title": "T" }), 200),
+        ("erase_session", Own, none.clone(), 204),
+        ("close_session", Write, none.clone(), 200),
+        ("archive_session", Own, none.clone(), 200),
+        ("list_entries", Read, none.clone(), 200),
+        ("inject_entries", Write, json!({ "role": "user", "content": "four" }), 201),
+        ("get_context", Read, none.clone(), 200),
+        ("get_tree", Read, none.clone(), 200),
+        ("get_feed", Read, none.clone(), 200),
+        ("get_ledger", Read, none.clone(), 200),
+        ("get_usage", Read, none.clone(), 200),
+        ("get_archives", Read, none.clone(), 200),
+        ("get_ancestry", Read, none.clone(), 200),
+        ("branch_session", Write, json!({ "entry": 3 }), 200),
+        ("fork_session", Write, json!({}), 201),
+        ("label_entry", Write, json!({ "entry": 3, "text": "here" }), 200),
+        ("reset_session", Write, none.clone(), 200),
+        ("trim_session", Write, json!({ "keep_last": 1 }), 200),
+        ("compact_session", Write, json!({ "keep_last": 1 }), 200),
+        ("uncompact_session", Write, json!({}), 200),
+        ("create_turn", Write, json!({ "input": "hello" }), 202),
+        ("get_turn", Read, none.clone(), 200),
+        ("cancel_turn", Write, none.clone(), 202),
+        ("steer_turn", Write, json!({ "input": "more" }), 202),
+        ("resume_session", Write, none.clone(), 202),
+        ("list_approvals", Read, none.clone(), 200),
+        ("answer_approval", Write, json!({ "answer": "approved" }), 202),
+        ("follow_events", Read, none.clone(), 200),
+        ("open_socket", Read, none.clone(), 400),
+        ("list_artifacts", Read, none.clone(), 200),
+        ("upload_artifact", Write, json!("bytes"), 201),
+        ("download_artifact", Read, none.clone(), 200),
+        ("list_inputs", Read, none.clone(), 200),
+        ("upload_input", Write, json!("bytes"), 201),
+        ("download_input", Read, none.clone(), 200),
+        ("list_members", Read, none.clone(), 200),
+        ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
+        ("search_sessions", Key, none.clone(), 200),
+        ("read_audit", Key, none.clone(), 200),
+        ("list_agents", Key, none.clone(), 200),
+        ("get_agent", Key, none.clone(), 200),
+    ]
+}
+
+struct Route {
+    method: String,
+    template: String,
+    row: Row,
+}
+
+/// The routes of the document; one that the table does not know fails the test.
+fn routes() -> Vec<Route> {
+    let mut routes = Vec::new();
+    for (template, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            if !template.starts_with("/v1") {
+                continue;
+            }
+            let row = table().into_iter().find(|row| row.0 == id);
+            let row = row.unwrap_or_else(|| panic!("{id} is not in the table: say what it needs"));
+            routes.push(Route { method: method.to_uppercase(), template: template.clone(), row });
+        }
+    }
+    assert_eq!(routes.len(), table().len(), "the table has a row that is no route");
+    routes
+}
+
+/// A session in which the route can do its work, and the turn or approval it is about.
+async fn prepare(house: &House, route: &Route, session: &str) -> (String, String) {
+    house.shared_session(session).await;
+    let base = format!("/v1/sessions/{session}");
+    let mut names = ("0197a000-0000-7000-8000-000000000000".to_owned(), format!("{session}~none"));
+    match route.row.0 {
+        "uncompact_session" => {
+            let done = house.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
+            assert!(!done.json()["entry"].is_null(), "{:?}", done.json());
+        }
+        "download_artifact" | "download_input" => {
+            let noun = if route.row.0 == "download_artifact" { "artifacts" } else { "inputs" };
+            let path = format!("{base}/{noun}?name=notes.txt");
+            let headers = [("content-type", "text/plain")];
+            let ask =
+                Ask { method: "POST", path: &path, key: Some("ana"), headers: &headers, body: b"notes" };
+            assert_eq!(house.ask(ask).await.status, 201);
+        }
+        "get_turn" | "cancel_turn" | "steer_turn" => {
+            let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
+            names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
+        }
+        "answer_approval" => {
+            house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
+            names.1 = wait_for_approval(house, session).await;
+        }
+        _ => {}
+    }
+    names
+}
+
+pub async fn wait_for_approval(house: &House, session: &str) -> String {
+    for _ in 0..200 {
+        let waiting = house.get("ana", &format!("/v1/sessions/{session}/approvals")).await;
+        if let Some(approval) = waiting.json()["items"][0]["approval"].as_str() {
+            return approval.to_owned();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    panic!("the turn never asked");
+}
+
+impl Route {
+    fn path(&self, session: &str, turn: &str, approval: &str) -> String {
+        let path = self.template.replace("{session}", session).replace("{turn}", turn);
+        let path =
+            path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
+        match self.row.0 {
+            "search_sessions" => path + "?q=one",
+            "upload_artifact" | "upload_input" => path + "?name=notes.txt",
+            _ => path,
+        }
+    }
+
+    async fn call(&self, house: &House, key: Option<&str>, path: &str) -> Answer {
+        let body = if self.row.2.is_null() { String::new() } else { self.row.2.to_string() };
+        let headers: &[(&str, &str)] =
+            if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
+        let ask = Ask { method: &self.method, path, key, headers, body: body.as_bytes() };
+        if self.row.0 == "follow_events" {
+            return crate::wire::open(house.addr, &house.bytes_of(ask)).await.0;
+        }
+        house.ask(ask).await
+    }
+}
+
+fn check(route: &Route, who: &str, answer: &Answer, status: u16, code: &str) {
+    let found = (answer.status, answer.code());
+    let expected = (status, code.to_owned());
+    assert_eq!(found, expected, "{} {} as {who}: {}", route.method, route.template, answer.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_gets_in_without_a_key_that_is_good() {
+    let mut house = House::open().await;
+    let revoked = house.add_key("revoked", "local", "ana", &[], None).await;
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    let now = sapwood::core::TimestampMs(2);
+    house.engine.store().revoke_key(&scope, &revoked, now).await.unwrap();
+    house.shared_session("s").await;
+    for route in routes() {
+        let path = route.path("s", "t", "s~a");
+        check(&route, "nobody", &route.call(&house, None, &path).await, 401, "auth.required");
+        for who in ["sapwood_wrong", "eyJhbGciOiJub25lIn0.e30.", "expired", "revoked"] {
+            check(&route, who, &route.call(&house, Some(who), &path).await, 401, "auth.invalid");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_elses_session_answers_exactly_as_one_that_never_was() {
+    let house = House::open().await;
+    for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
+        let session = format!("there-{}", route.row.0);
+        let (turn, approval) = prepare(&house, &route, &session).await;
+        let there = route.path(&session, &turn, &approval);
+        let never = there.replace("there-", "never-");
+        for who in ["foreign", "bob"] {
+            let mut seen = route.call(&house, Some(who), &there).await;
+            let unseen = route.call(&house, Some(who), &never).await;
+            assert_eq!(seen.status, 404, "{} {} as {who}: {}", route.method, route.template, seen.json());
+            seen.body = String::from_utf8(seen.body).unwrap().replace("there-", "never-").into_bytes();
+            assert_eq!(seen.json(), unseen.json());
+            let names = |answer: &Answer| -> Vec<String> {
+                answer.headers.iter().map(|(name, _)| name.clone()).collect()
+            };
+            assert_eq!((seen.status, names(&seen)), (unseen.status, names(&unseen)));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_what_it_may_and_nothing_else() {
+    let house = House::open().await;
+    for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
+        for (who, role) in [("rex", 1), ("cole", 2), ("ana", 3)] {
+            let session = format!("{who}-{}", route.row.0);
+            let (turn, approval) = prepare(&house, &route, &session).await;
+            let path = route.path(&session, &turn, &approval);
+            let needed = match route.row.1 {
+                Needs::Key => 0,
+                Needs::Read => 1,
+                Needs::Write => 2,
+                Needs::Own => 3,
+            };
+            // A fork is the reader's own session, made of what it may read.
+            let may = role >= needed || route.row.0 == "fork_session";
+            let answer = route.call(&house, Some(who), &path).await;
+            if may {
+                let message = format!("{} {} as {who}: {}", route.method, route.template, answer.json());
+                assert_eq!(answer.status, route.row.3, "{message}");
+            } else {
+                check(&route, who, &answer, 403, "session.denied");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_only_reads_changes_nothing_also_its_owners() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    for route in routes().into_iter().filter(|route| route.method != "GET") {
+        let answer = route.call(&house, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
+        check(&route, "a key that reads", &answer, 403, "key.scope");
+    }
+    assert_eq!(house.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_the_tenant_and_the_audit_says_what_was_read() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    for who in ["operator", "rex", "rex", "ana"] {
+        assert_eq!(house.get(who, "/v1/sessions/s/context").await.status, 200);
+    }
+    assert_eq!(house.get("foreign", "/v1/sessions").await.json()["items"], json!([]));
+    let audit = house.get("operator", "/v1/audit?limit=1000").await.json();
+    let lines = audit["items"].as_array().unwrap();
+    let reads: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["action"] == "read")
+        .map(|line| line["by"].as_str().unwrap())
+        .collect();
+    assert_eq!(reads, ["user:olga", "user:rex"], "once for each, and none for the owner");
+    assert!(lines.iter().any(|line| line["action"] == "key_change"));
+    let own = house.get("bob", "/v1/audit?session=s").await.json();
+    assert_eq!(own["items"], json!([]), "somebody else's audit is nobody's business");
+}

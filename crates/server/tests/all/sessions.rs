@@ -1,0 +1,183 @@
+//! Sessions, entries, projections, artifacts: what a client does all day.
+
+use serde_json::json;
+
+use crate::house::{Ask, House};
+use sapwood_server::Settings;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_made_once_listed_renamed_and_erased() {
+    let house = House::open().await;
+    let made = house.post("ana", "/v1/sessions", &json!({ "id": "s", "title": "First" })).await;
+    assert_eq!((made.status, made.json()["title"].as_str()), (201, Some("First")));
+    let again = house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    assert_eq!((again.status, again.json()["title"].as_str()), (200, Some("First")));
+    let bobs = house.post("bob", "/v1/sessions", &json!({ "id": "s" })).await;
+    assert_eq!((bobs.status, bobs.code().as_str()), (409, "session.exists"));
+
+    let patched = house.send("PATCH", "ana", "/v1/sessions/s", &json!({ "title": "Second" })).await;
+    assert_eq!(patched.json()["title"], "Second");
+    let wrong = house.send("PATCH", "ana", "/v1/sessions/s", &json!({ "titel": "x" })).await;
+    assert_eq!((wrong.status, wrong.code().as_str()), (400, "input.invalid"));
+
+    let archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    assert_eq!(archived.json()["state"], "archived");
+    let message = json!({ "role": "user", "content": "x" });
+    let refused = house.post("ana", "/v1/sessions/s/entries", &message).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "session.archived"));
+    house.send("PATCH", "ana", "/v1/sessions/s", &json!({ "state": "active" })).await;
+    house.say("ana", "s", "goes on").await;
+
+    let erased = house.ask(Ask {
+        method: "DELETE",
+        path: "/v1/sessions/s",
+        key: Some("ana"),
+        headers: &[],
+        body: b"",
+    });
+    assert_eq!(erased.await.status, 204);
+    assert_eq!(house.get("ana", "/v1/sessions/s").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_page_by_cursor_to_the_last_one() {
+    let house = House::open().await;
+    for number in 0..7 {
+        house.post("ana", "/v1/sessions", &json!({ "id": format!("s{number}") })).await;
+    }
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..9 {
+        let page = house.get("ana", &format!("/v1/sessions?limit=3{cursor}")).await.json();
+        seen.extend(
+            page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={}", next.replace('+', "%2B")),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["s6", "s5", "s4", "s3", "s2", "s1", "s0"]);
+    assert_eq!(house.get("ana", "/v1/sessions?limit=0").await.status, 400);
+    assert_eq!(house.get("ana", "/v1/sessions?limit=501").await.status, 400);
+    assert_eq!(house.get("ana", "/v1/sessions?cursor=nonsense").await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inject_is_once_and_on_the_head_that_was_expected() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let headers = [("content-type", "application/json"), ("idempotency-key", "k1")];
+    let body = br#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+    let ask =
+        Ask { method: "POST", path: "/v1/sessions/s/entries", key: Some("ana"), headers: &headers, body };
+    let first = house.ask(ask).await;
+    let second = house.ask(ask).await;
+    assert_eq!((first.status, first.json()), (201, second.json()));
+    let entries = house.get("ana", "/v1/sessions/s/entries?limit=1").await.json();
+    assert_eq!(
+        (entries["items"][0]["body"]["parts"][0]["text"].as_str(), entries["next"].as_u64()),
+        (Some("a"), Some(1))
+    );
+    let rest = house.get("ana", "/v1/sessions/s/entries?after=1").await.json();
+    assert_eq!((rest["items"].as_array().unwrap().len(), rest["next"].as_u64()), (1, None));
+
+    let message = json!({ "role": "user", "content": "c" });
+    let late = house.post("ana", "/v1/sessions/s/entries?expected_head=1", &message).await;
+    assert_eq!((late.status, late.code().as_str()), (409, "session.conflict"));
+    assert_eq!(house.post("ana", "/v1/sessions/s/entries?expected_head=2", &message).await.status, 201);
+    let no_role = house.post("ana", "/v1/sessions/s/entries", &json!({ "content": "x" })).await;
+    assert_eq!((no_role.status, no_role.code().as_str()), (400, "input.role"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tree_grows_forks_and_is_compacted_over_http() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let fork = house.post("ana", "/v1/sessions/s/fork", &json!({ "id": "f", "keep_first": 2 })).await;
+    assert_eq!((fork.status, fork.json()["id"].as_str()), (201, Some("f")));
+    let texts = |context: serde_json::Value| -> Vec<String> {
+        let messages = context["messages"].as_array().unwrap().clone();
+        messages.iter().map(|message| message["text"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(texts(house.get("ana", "/v1/sessions/f/context").await.json()), ["one", "two"]);
+    house.post("ana", "/v1/sessions/s/label", &json!({ "entry": 2, "text": "fork here" })).await;
+    let trimmed = house.post("ana", "/v1/sessions/s/trim", &json!({ "keep_last": 1 })).await;
+    assert_eq!(trimmed.json()["kept"], 1);
+    house.post("ana", "/v1/sessions/s/uncompact", &json!({})).await;
+    assert_eq!(texts(house.get("ana", "/v1/sessions/s/context").await.json()), ["one", "two", "three"]);
+    let unknown = house.post("ana", "/v1/sessions/s/compact", &json!({ "keep_lst": 1 })).await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (400, "input.option"));
+    let ancestry = house.get("ana", "/v1/sessions/f/ancestry").await.json();
+    assert_eq!(ancestry["parent"], "s");
+    let hits = house.get("ana", "/v1/search?q=two").await.json();
+    assert_eq!(hits["items"][0]["session"], "s");
+    let found = house.get("ana", "/v1/sessions?q=two").await.json();
+    assert_eq!(found["items"][0]["id"], "s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_artifact_comes_back_byte_for_byte_and_in_ranges() {
+    let settings = Settings { upload_bytes_max: 1_000, rate: None, ..Settings::default() };
+    let house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    let bytes: Vec<u8> = (0..=255).cycle().take(1_000).collect();
+    let path = "/v1/sessions/s/artifacts?name=data.bin";
+    let upload = |body| Ask { method: "POST", path, key: Some("ana"), headers: &[], body };
+    let put = house.ask(upload(&bytes)).await;
+    assert_eq!((put.status, put.json()["content"]["bytes"].as_u64()), (201, Some(1_000)));
+    let at = "/v1/sessions/s/artifacts/data.bin";
+    let whole = house.get("rex", at).await;
+    assert_eq!((whole.status, &whole.body), (200, &bytes));
+    let etag = whole.header("etag").unwrap().to_owned();
+    assert_eq!(etag, format!("\"{}\"", sapwood::core::BlobHash::of(&bytes)));
+    assert!(whole.header("content-disposition").unwrap().starts_with("attachment"));
+    assert!(whole.header("content-security-policy").unwrap().contains("sandbox"));
+    assert_eq!(whole.header("x-content-type-options"), Some("nosniff"));
+
+    let middle = [("range", "bytes=10-19")];
+    let part =
+        house.ask(Ask { method: "GET", path: at, key: Some("ana"), headers: &middle, body: b"" }).await;
+    assert_eq!((part.status, part.body.as_slice()), (206, &bytes[10..20]));
+    assert_eq!(part.header("content-range"), Some("bytes 10-19/1000"));
+    let beyond = [("range", "bytes=1000-")];
+    let past =
+        house.ask(Ask { method: "GET", path: at, key: Some("ana"), headers: &beyond, body: b"" }).await;
+    assert_eq!(past.status, 416);
+    let known = [("if-none-match", etag.as_str())];
+    let known =
+        house.ask(Ask { method: "GET", path: at, key: Some("ana"), headers: &known, body: b"" }).await;
+    assert_eq!((known.status, known.body.len()), (304, 0));
+
+    let over = house.ask(upload(&[0; 1_001])).await;
+    assert_eq!((over.status, over.code().as_str()), (413, "input.too_large"));
+    assert!(over.json()["detail"].as_str().unwrap().contains("1000"));
+    let second = house.ask(upload(b"newer")).await;
+    assert_eq!(second.json()["version"], 2);
+    assert_eq!(house.get("ana", at).await.body, b"newer");
+    assert_eq!(house.get("ana", "/v1/sessions/s/inputs").await.json()["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_too_quick_is_told_when_to_come_back() {
+    let rate = Some(sapwood_server::Rate { per_second: 1, burst: 5 });
+    let house = House::open_with(Settings { rate, ..Settings::default() }).await;
+    let mut last = house.get("ana", "/v1/agents").await;
+    for _ in 0..6 {
+        last = house.get("ana", "/v1/agents").await;
+    }
+    assert_eq!((last.status, last.code().as_str()), (429, "rate.limited"));
+    assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert_eq!(house.get("bob", "/v1/agents").await.status, 200, "others are not held up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_says_how_it_is() {
+    let house = House::open().await;
+    let plain = |path| Ask { method: "GET", path, key: None, headers: &[], body: b"" };
+    assert_eq!(house.ask(plain("/healthz")).await.body, b"ok\n");
+    assert_eq!(house.ask(plain("/readyz")).await.status, 200);
+    assert_eq!(house.ask(plain("/metrics")).await.status, 401);
+    let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
+    assert!(metrics.contains("sapwood_http_requests_total{status=\"2xx\"} 2"), "{metrics}");
+    assert_eq!(house.ask(plain("/openapi.json")).await.json()["openapi"], "3.1.0");
+}

@@ -1,0 +1,162 @@
+//! Event streams and WebSockets: everything once, in order, whatever happens to the reader.
+
+use std::time::{Duration, Instant};
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::house::{Ask, House};
+use crate::wire::{next_event, open};
+
+fn follow<'a>(path: &'a str, headers: &'a [(&'a str, &'a str)]) -> Ask<'a> {
+    Ask { method: "GET", path, key: Some("ana"), headers, body: b"" }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_replays_after_the_cursor_and_then_is_live() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let head = house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"].as_u64().unwrap() as u32;
+    let (_, mut events) =
+        open(house.addr, &house.bytes_of(follow("/v1/sessions/s/events?after=2", &[]))).await;
+    for seq in 3..=head {
+        let event = next_event(&mut events).await.unwrap();
+        assert_eq!((event.id, event.data["seq"].as_u64()), (Some(seq), Some(u64::from(seq))));
+        assert_eq!(event.data["type"], event.name.as_str());
+    }
+    house.say("cole", "s", "live").await;
+    let event = next_event(&mut events).await.unwrap();
+    assert_eq!((event.id, event.name.as_str()), (Some(head + 1), "session:message"));
+
+    // The header wins over the query, as a browser sends both.
+    let seen = head.to_string();
+    let headers = [("last-event-id", seen.as_str())];
+    let (_, mut events) =
+        open(house.addr, &house.bytes_of(follow("/v1/sessions/s/events?after=0", &headers))).await;
+    assert_eq!(next_event(&mut events).await.unwrap().id, Some(head + 1));
+    let past = house.get("ana", "/v1/sessions/s/events?after=99").await;
+    assert_eq!((past.status, past.code().as_str()), (400, "input.invalid"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_the_right_to_read() {
+    let settings = sapwood_server::Settings {
+        rate: None,
+        heartbeat: Duration::from_millis(100),
+        ..sapwood_server::Settings::default()
+    };
+    let mut house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    let key = house.add_key("rex-2", "local", "rex", &[sapwood::core::port::keys::Grant::Read], None).await;
+    let ask = Ask { key: Some("rex"), ..follow("/v1/sessions/s/events?after=0", &[]) };
+    let (_, mut events) = open(house.addr, &house.bytes_of(ask)).await;
+    let ask = Ask { key: Some("rex-2"), ..ask };
+    let (_, mut second) = open(house.addr, &house.bytes_of(ask)).await;
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    house.engine.store().revoke_key(&scope, &key, sapwood::core::TimestampMs(1)).await.unwrap();
+    let mut last = None;
+    while let Some(event) = next_event(&mut second).await {
+        last = Some(event);
+    }
+    assert_eq!(last.unwrap().data["code"], "auth.invalid", "a revoked key ends its streams");
+    house.post("ana", "/v1/sessions/s/members", &json!({ "member": "rex" })).await;
+    let mut last = None;
+    while let Some(event) = next_event(&mut events).await {
+        last = Some(event);
+    }
+    let last = last.unwrap();
+    assert_eq!((last.name.as_str(), last.data["code"].as_str()), ("error", Some("session.not_found")));
+}
+
+/// The reader takes nothing: what it is owed stays in the store, and the writer does not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stands_still_slows_nobody_and_holds_nothing() {
+    const ENTRIES: usize = 3_000;
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let mut readers = Vec::new();
+    for _ in 0..20 {
+        readers.push(open(house.addr, &house.bytes_of(follow("/v1/sessions/s/events", &[]))).await);
+    }
+    let text = "x".repeat(8 << 10);
+    let batch: Vec<Value> = (0..100).map(|_| json!({ "role": "user", "content": text })).collect();
+    let began = Instant::now();
+    for _ in 0..ENTRIES / 100 {
+        let said = house.post("ana", "/v1/sessions/s/entries", &json!(batch)).await;
+        assert_eq!(said.status, 201);
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
+    let line = metrics.lines().find(|line| line.starts_with("sapwood_events_sent_total ")).unwrap();
+    let sent: usize = line.rsplit(' ').next().unwrap().parse().unwrap();
+    // What was taken from the store for them is what the sockets' buffers hold, and no more.
+    assert!(sent < 20 * ENTRIES / 2, "{sent} events were taken for readers that take none");
+    let (_, reader) = &mut readers[0];
+    for seq in 1..=ENTRIES as u32 {
+        assert_eq!(next_event(reader).await.unwrap().id, Some(seq), "and it misses nothing when it goes on");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_readers_each_see_everything_once() {
+    const READERS: usize = 500;
+    let house = std::sync::Arc::new(House::open().await);
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let mut readers = tokio::task::JoinSet::new();
+    for _ in 0..READERS {
+        let (_, mut events) = open(house.addr, &house.bytes_of(follow("/v1/sessions/s/events", &[]))).await;
+        readers.spawn(async move {
+            for seq in 1..=5 {
+                assert_eq!(next_event(&mut events).await.unwrap().id, Some(seq));
+            }
+        });
+    }
+    for number in 0..5 {
+        house.say("ana", "s", &number.to_string()).await;
+    }
+    let seen = readers.join_all().await.len();
+    assert_eq!(seen, READERS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_replays_the_feed_then_is_live_and_takes_words() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let mut request = format!("ws://{}/v1/sessions/s/ws", house.addr).into_client_request().unwrap();
+    let bearer = format!("Bearer {}", house.key("cole"));
+    request.headers_mut().insert("authorization", bearer.parse().unwrap());
+    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    let mut next = async || -> Value {
+        loop {
+            let message = tokio::time::timeout(crate::wire::PATIENCE, socket.next()).await.unwrap();
+            if let Message::Text(text) = message.unwrap().unwrap() {
+                return serde_json::from_str(&text).unwrap();
+            }
+        }
+    };
+    let replay = next().await;
+    assert_eq!((replay["type"].as_str(), replay["seq"].as_u64().is_some()), (Some("feed_replay"), true));
+    assert!(replay["items"].as_array().unwrap().iter().any(|item| item["text"] == "three"));
+    house.say("ana", "s", "live").await;
+    let live = next().await;
+    assert_eq!(
+        (live["type"].as_str(), live["seq"].as_u64()),
+        (Some("session:message"), Some(replay["seq"].as_u64().unwrap() + 1))
+    );
+    drop(next);
+
+    let send = json!({ "type": "send", "id": 7, "input": "hi" }).to_string();
+    socket.send(Message::Text(send.into())).await.unwrap();
+    socket.send(Message::Text(r#"{"type":"dance"}"#.into())).await.unwrap();
+    let (mut has_reply, mut has_error, mut has_ended) = (false, false, false);
+    while !(has_reply && has_error && has_ended) {
+        let message = tokio::time::timeout(crate::wire::PATIENCE, socket.next()).await.unwrap();
+        let Message::Text(text) = message.unwrap().unwrap() else { continue };
+        let said: Value = serde_json::from_str(&text).unwrap();
+        has_reply |= said["type"] == "ok" && said["id"] == 7 && said["turn"].is_string();
+        has_error |= said["type"] == "error" && said["error"]["code"] == "input.invalid";
+        has_ended |= said["type"] == "session:turn_completed";
+    }
+}

@@ -1,0 +1,113 @@
+//! Turns over HTTP: begun, streamed, cancelled, answered.
+
+use serde_json::{Value, json};
+
+use crate::house::{Ask, House};
+use crate::rights::wait_for_approval;
+use crate::wire::{next_event, open};
+
+async fn wait_for(house: &House, session: &str, turn: &str, status: &str) -> Value {
+    for _ in 0..400 {
+        let look = house.get("ana", &format!("/v1/sessions/{session}/turns/{turn}")).await.json();
+        if look["status"] == status {
+            return look;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    panic!("the turn never became {status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_answers_with_its_id_and_goes_on_alone() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("cole", "/v1/sessions/s/turns", &json!({ "input": "hi" })).await;
+    assert_eq!(begun.status, 202);
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let look = wait_for(&house, "s", &turn, "completed").await;
+    assert_eq!(look["text"], "Hello, you.");
+    let usage = house.get("ana", "/v1/sessions/s/usage").await.json();
+    assert_eq!(usage["total"]["calls"], 1);
+    let ended = house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    assert_eq!((ended.status, ended.code().as_str()), (409, "turn.ended"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_can_be_streamed_to_its_end() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let body = br#"{"input":"hi","stream":true}"#;
+    let headers = [("content-type", "application/json")];
+    let ask = Ask { method: "POST", path: "/v1/sessions/s/turns", key: Some("ana"), headers: &headers, body };
+    let (head, mut events) = open(house.addr, &house.bytes_of(ask)).await;
+    assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
+    let (mut names, mut tokens, mut ids) = (Vec::new(), String::new(), Vec::new());
+    while let Some(event) = next_event(&mut events).await {
+        match event.id {
+            Some(id) => ids.push(id),
+            None if event.name == "agent:token" => tokens += event.data["text"].as_str().unwrap(),
+            None => {}
+        }
+        names.push(event.name);
+    }
+    assert_eq!(
+        (names[0].as_str(), names.last().unwrap().as_str()),
+        ("session:turn_started", "session:turn_completed")
+    );
+    assert_eq!(tokens, "Hello, you.");
+    assert!(ids.is_sorted() && ids.len() > 3, "{ids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_turn_is_refused_or_queued_and_a_cancelled_one_keeps_what_it_said() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let second = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "hi" })).await;
+    assert_eq!((second.status, second.code().as_str()), (409, "turn.running"));
+    let queued = json!({ "input": "hi", "if_running": "queue" });
+    let queued = house.post("ana", "/v1/sessions/s/turns", &queued).await;
+    assert_eq!((queued.status, queued.json()["queued"].is_string()), (202, true));
+    let cancelled = house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    assert_eq!(cancelled.status, 202);
+    let look = wait_for(&house, "s", &turn, "cancelled").await;
+    assert_eq!(look["text"], "I am ");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_waits_for_a_person_and_goes_on_when_answered() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please ask" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let approval = wait_for_approval(&house, "s").await;
+    wait_for(&house, "s", &turn, "waiting").await;
+    let answer = json!({ "answer": "approved", "reason": "yes" });
+    let answered = house.post("cole", &format!("/v1/approvals/{approval}"), &answer).await;
+    assert_eq!(answered.status, 202);
+    wait_for(&house, "s", &turn, "completed").await;
+    let twice = house.post("cole", &format!("/v1/approvals/{approval}"), &answer).await;
+    assert_eq!((twice.status, twice.code().as_str()), (404, "approval.not_found"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_waits_for_its_turns_and_leaves_the_rest_resumable() {
+    let settings = sapwood_server::Settings {
+        rate: None,
+        grace: std::time::Duration::from_millis(200),
+        ..sapwood_server::Settings::default()
+    };
+    let mut house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let follow =
+        Ask { method: "GET", path: "/v1/sessions/s/events", key: Some("ana"), headers: &[], body: b"" };
+    let (_, mut events) = open(house.addr, &house.bytes_of(follow)).await;
+    house.stop();
+    while next_event(&mut events).await.is_some() {}
+    assert_eq!(house.state.turns_running(), 1, "it hangs, and is left");
+    let scope = sapwood::Scope::user(sapwood::TenantId::local(), "ana".parse().unwrap());
+    let summary = house.engine.summary(&scope, &"s".parse().unwrap()).await.unwrap();
+    assert!(summary.open_turn.is_some(), "whoever comes next can resume it");
+}

@@ -1,0 +1,105 @@
+//! A small HTTP client: what goes over the wire is what the test wrote, also when that is wrong.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+/// How long a test waits for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    pub fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Sends these bytes and reads one answer to its end.
+pub async fn exchange(addr: SocketAddr, request: &[u8]) -> Answer {
+    let (head, mut reader) = open(addr, request).await;
+    let mut body = Vec::new();
+    tokio::time::timeout(PATIENCE, reader.read_to_end(&mut body)).await.expect("an answer in time").ok();
+    Answer { body, ..head }
+}
+
+/// Sends these bytes and reads the head of the answer; what follows is the body, as HTTP/1.0 has it: plain.
+pub async fn open(addr: SocketAddr, request: &[u8]) -> (Answer, BufReader<TcpStream>) {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    // A server that refuses may close before everything was sent.
+    let _ = stream.write_all(request).await;
+    let mut reader = BufReader::new(stream);
+    let head = tokio::time::timeout(PATIENCE, read_head(&mut reader)).await.expect("an answer in time");
+    (head, reader)
+}
+
+async fn read_head(reader: &mut BufReader<TcpStream>) -> Answer {
+    let (mut status, mut headers) = (0, Vec::new());
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).await.unwrap_or(0) == 0 || line == "\r\n" {
+            return Answer { status, headers, body: Vec::new() };
+        }
+        match line.trim_end().split_once(": ") {
+            None => status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0),
+            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
+        }
+    }
+}
+
+pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut text =
+        format!("{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    [text.as_bytes(), body].concat()
+}
+
+/// One server-sent event.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Event {
+    pub id: Option<u32>,
+    pub name: String,
+    pub data: Value,
+}
+
+/// The next event of a stream; none when it ends.
+pub async fn next_event(reader: &mut BufReader<TcpStream>) -> Option<Event> {
+    let (mut event, mut has_data) = (Event::default(), false);
+    loop {
+        let mut line = String::new();
+        let read =
+            tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await.expect("an event in time");
+        if read.unwrap_or(0) == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(':') {
+            Some(("id", id)) => event.id = id.trim().parse().ok(),
+            Some(("event", name)) => event.name = name.trim().to_owned(),
+            Some(("data", data)) => {
+                event.data = serde_json::from_str(data.trim()).unwrap();
+                has_data = true;
+            }
+            _ if line.trim_end().is_empty() && has_data => return Some(event),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Keys: `keys.jsonl` in the store's own directory, for all tenants. A line per change; the last of an id counts.
+
+use std::io::Write;
+
+use async_trait::async_trait;
+use sapwood_core::port::keys::{ApiKey, Keys};
+use sapwood_core::port::store::{Audit, AuditNote, Result};
+use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
+
+use super::JsonlStore;
+use super::disk::{self, At, LockKind, sync};
+use super::layout::Layout;
+use crate::private;
+use crate::rules::{damaged, key_note, no_key, shows_key, tenant_note};
+
+impl JsonlStore {
+    fn keys_path(&self) -> std::path::PathBuf {
+        self.root.join("keys.jsonl")
+    }
+
+    /// Every key as it is now, oldest first. A line that a crash left half written was never acknowledged.
+    fn read_keys(&self) -> Result<Vec<ApiKey>> {
+        let path = self.keys_path();
+        let bytes = disk::read_if_there(&path)?.unwrap_or_default();
+        let mut keys: Vec<ApiKey> = Vec::new();
+        for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            if !line.ends_with(b"\n") {
+                break;
+            }
+            let place = || format!("{}:{}", path.display(), index + 1);
+            let key: ApiKey = serde_json::from_slice(line).map_err(|error| damaged(place(), error))?;
+            match keys.iter_mut().find(|known| known.id == key.id) {
+                Some(known) => *known = key,
+                None => keys.push(key),
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Looks, and writes what came of it, while nobody else does.
+    fn change_key(&self, change: impl FnOnce(Vec<ApiKey>) -> Result<ApiKey>) -> Result<ApiKey> {
+        let path = self.keys_path();
+        private::create_dir(&self.root).at(&self.root)?;
+        let mut file = disk::open_to_append(&path)?;
+        let lock = file.try_clone().at(&path)?;
+        let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
+        let whole = disk::read_if_there(&path)?.unwrap_or_default();
+        let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if end < whole.len() {
+            file.set_len(end as u64).at(&path)?;
+        }
+        let key = change(self.read_keys()?)?;
+        let mut line = serde_json::to_vec(&key).expect("a key holds strings and numbers only");
+        line.push(b'\n');
+        file.write_all(&line).at(&path)?;
+        sync(&file, &path, self.options.durability)?;
+        disk::sync_dir(&path, self.options.durability)?;
+        Ok(key)
+    }
+
+    async fn note(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        self.write_audit(scope, note, now).await
+    }
+}
+
+#[async_trait]
+impl Keys for JsonlStore {
+    async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
+        let key = self.change_key(|_| Ok(ApiKey { tenant: scope.tenant.clone(), ..key }))?;
+        self.note(scope, key_note("made", &key), key.created_at).await
+    }
+
+    async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
+        Ok(self.read_keys()?.into_iter().filter(|key| shows_key(scope, key)).collect())
+    }
+
+    async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
+        let key = self.change_key(|keys| {
+            let found = keys.into_iter().find(|key| shows_key(scope, key) && key.id == id);
+            let mut key = found.ok_or_else(|| no_key(id))?;
+            key.revoked_at.get_or_insert(now);
+            Ok(key)
+        })?;
+        self.note(scope, key_note("revoked", &key), now).await?;
+        Ok(key)
+    }
+
+    async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
+        Ok(self.read_keys()?.into_iter().find(|key| key.hash == hash))
+    }
+
+    async fn has_keys(&self) -> Result<bool> {
+        Ok(!self.read_keys()?.is_empty())
+    }
+
+    async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
+        let dir = Layout::of(&self.root, &scope.tenant).dir;
+        private::create_dir(&dir).at(&dir)?;
+        self.note(scope, tenant_note(), now).await
+    }
+
+    async fn list_tenants(&self) -> Result<Vec<TenantId>> {
+        let mut tenants: Vec<TenantId> = self.root.is_dir().then(TenantId::local).into_iter().collect();
+        let dir = self.root.join("tenants");
+        if dir.is_dir() {
+            for found in std::fs::read_dir(&dir).at(&dir)? {
+                let name = found.at(&dir)?.file_name();
+                tenants.extend(name.to_str().and_then(|name| name.parse().ok()));
+            }
+        }
+        tenants.sort();
+        Ok(tenants)
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether anything was written, by whichever process, and where logs end: what followers are woken by.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::{OptionalExtension, params};
+use sapwood_core::port::store::Result;
+use sapwood_core::scope::Reach;
+use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
+
+use super::desk::{Desk, Mode};
+use super::fault::Fault;
+use super::session::find;
+use super::writer::blocking;
+use crate::Key;
+
+/// A connection that only asks whether others have written. SQLite counts that per connection, so it is always this one.
+pub(super) struct Watcher {
+    desk: Mutex<Option<Desk>>,
+    path: PathBuf,
+    key: Option<Key>,
+}
+
+impl Watcher {
+    pub fn new(path: PathBuf, key: Option<Key>) -> Self {
+        Self { desk: Mutex::default(), path, key }
+    }
+
+    pub fn change_mark(&self) -> Result<u64> {
+        blocking(|| {
+            let mut held = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+            let desk = match held.take() {
+                Some(desk) => desk,
+                None => Desk::open(&self.path, Mode::Read, self.key.as_ref())?,
+            };
+            let version: i64 =
+                desk.prepare("PRAGMA data_version")?.query_row([], |row| row.get(0)).at(&desk.path)?;
+            *held = Some(desk);
+            Ok(version.unsigned_abs())
+        })
+    }
+}
+
+/// The last entry's key says where a log ends, without its summary being read.
+pub(super) fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+    if scope.reach != Reach::Tenant {
+        return sessions.iter().map(|session| head_of_own(desk, scope, session)).collect();
+    }
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
+    let sql = "SELECT COALESCE((SELECT key & 4294967295 FROM entries
+                                WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)
+                                ORDER BY key DESC LIMIT 1), s.inherited)
+               FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
+    let mut select = desk.prepare(sql)?;
+    let mut heads = Vec::with_capacity(sessions.len());
+    for session in sessions {
+        let head = select.query_row(params![tenant, session.as_str()], |row| row.get::<_, u32>(0));
+        heads.push(head.optional().at(&desk.path)?.map(Seq));
+    }
+    Ok(heads)
+}
+
+fn head_of_own(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Option<Seq>> {
+    match find(desk, scope, session, Right::Read) {
+        Ok(row) => Ok(Some(row.summary.head.seq)),
+        Err(StoreError::NoSession { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
