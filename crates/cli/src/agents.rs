@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use sapwood::core::agent::{Agent, AgentError};
 use sapwood::core::policy::ApprovalMode;
 use sapwood::core::port::tool::{FsScope, McpServer};
+use sapwood::effects::tool::host::{EFFECT_TOOLS, ENGINE_TOOLS};
 use serde::Serialize;
 
 use crate::config::Config;
@@ -175,12 +176,39 @@ pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
         None => return Err(faults(mistakes)),
     };
     mistakes.extend(agent.mistakes().into_iter().map(|error| placed(&document, error)));
+    mistakes.extend(unknown_names(&agent, &document));
     if agent.id != name_of(path) {
         let why = format!("is {:?}, and the file's name says {:?}", agent.id, name_of(path));
         mistakes.push(Mistake { place: document.place(&["id".to_owned()]), field: "id".to_owned(), why });
     }
     mistakes.sort_by_key(|mistake| mistake.place);
     if mistakes.is_empty() { Ok(agent) } else { Err(faults(mistakes)) }
+}
+
+/// Tools that nobody has, and models that cannot be found by their names. Servers bring tools of their own.
+fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
+    let mut found = Vec::new();
+    let mut add = |way: &[String], why: String| {
+        found.push(Mistake { place: document.place(way), field: way.join("."), why });
+    };
+    let known = [EFFECT_TOOLS, ENGINE_TOOLS].concat();
+    let is_unknown = |tool: &String| agent.mcp_servers.is_empty() && !known.contains(&tool.as_str());
+    for (at, tool) in agent.tools.iter().enumerate().filter(|(_, tool)| is_unknown(tool)) {
+        let why = match nearest(tool, &known) {
+            Some(near) => format!("is {tool:?}, which is no tool: is {near} meant?"),
+            None => format!("is {tool:?}, which is no tool; there are {}", known.join(", ")),
+        };
+        add(&["tools".to_owned(), at.to_string()], why);
+    }
+    let is_model = |name: &str| name == "demo" || name.starts_with("scripted:") || name.contains('/');
+    let not_one = |name: &str| format!("is {name:?}, and models are PROVIDER/NAME, or demo");
+    if let Some(model) = agent.model.as_deref().filter(|model| !is_model(model)) {
+        add(&["model".to_owned()], not_one(model));
+    }
+    for (at, link) in agent.fallback_chain.iter().enumerate().filter(|(_, link)| !is_model(&link.model)) {
+        add(&["fallback_chain".to_owned(), at.to_string(), "model".to_owned()], not_one(&link.model));
+    }
+    found
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
@@ -242,11 +270,14 @@ mod tests {
 
     #[test]
     fn what_fits_its_type_and_not_its_range_is_found_too() {
-        let text = "id: other\ntemperature: 9\nlimits: { rounds_max: 0 }\n";
+        let text =
+            "id: other\ntemperature: 9\nlimits: { rounds_max: 0 }\nmodel: gpt\ntools: [ask_user, read_fil]\n";
         let expected = [
             "1:5 id is \"other\", and the file's name says \"helper\"",
             "2:14 temperature is not from 0 to 2",
             "3:23 limits.rounds_max is not from 1 to 1000",
+            "4:8 model is \"gpt\", and models are PROVIDER/NAME, or demo",
+            "5:19 tools.1 is \"read_fil\", which is no tool: is read_file meant?",
         ];
         assert_eq!(faults_of("helper.yml", text), expected);
     }

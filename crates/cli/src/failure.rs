@@ -162,22 +162,6 @@ fn hint_for(code: &str) -> &'static str {
         "config.invalid" => {
             "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
         }
-        "turn.running" => "wait for it, cancel it with sapwood cancel SESSION, or send with --queue",
-        "turn.interrupted" => "sapwood resume SESSION carries it on; sapwood cancel SESSION ends it",
-        "turn.none" => "nothing runs in this session: sapwood send SESSION TEXT begins a turn",
-        "turn.cancelled" => "sapwood send SESSION TEXT goes on from here",
-        "turn.limit" => "give the agent higher limits, or begin a new session",
-        "approval.not_found" => {
-            "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
-        }
-        "model.no_key" => "set the variable, or use the model demo, which needs no key",
-        "model.key_refused" => "check the key",
-        "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
-        "model.unreachable" => "check the network and the provider's base_url",
-        "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
-        "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
-        "budget_exceeded" => "raise the agent's budget and begin a new session with it",
-        "context_overflow" => "sapwood compact SESSION makes room",
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
             "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
@@ -205,6 +189,31 @@ fn hint_for(code: &str) -> &'static str {
         "bench.failed" => "give it a directory on a disk with some space: --dir",
         "bench.goals" => "the table says which; other work on this machine spoils the figures",
         "output.failed" => "check where the output goes",
+        other => turn_hint_for(other),
+    }
+}
+
+/// The same for turns and what they need.
+fn turn_hint_for(code: &str) -> &'static str {
+    match code {
+        "turn.running" => "wait for it, cancel it with sapwood cancel SESSION, or send with --queue",
+        "turn.interrupted" => "sapwood resume SESSION carries it on; sapwood cancel SESSION ends it",
+        "turn.none" => "nothing runs in this session: sapwood send SESSION TEXT begins a turn",
+        "turn.cancelled" => "sapwood send SESSION TEXT goes on from here",
+        "turn.limit" => "give the agent higher limits, or begin a new session",
+        "approval.not_found" => {
+            "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
+        }
+        "model.no_key" => {
+            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use demo, which needs none"
+        }
+        "model.key_refused" => "check the key",
+        "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
+        "model.unreachable" => "check the network and the provider's base_url",
+        "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
+        "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "budget_exceeded" => "raise the agent's budget and begin a new session with it",
+        "context_overflow" => "sapwood compact SESSION makes room",
         _ => "sapwood help shows the commands",
     }
 }

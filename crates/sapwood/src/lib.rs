@@ -134,7 +134,7 @@ impl Sapwood {
 
     /// A new session with an agent, which is frozen into it.
     pub async fn start(&self, agent: Agent) -> Result<SessionId> {
-        Ok(self.start_with(StartOptions { agent, ..StartOptions::default() }).await?)
+        self.start_with(StartOptions { agent, ..StartOptions::default() }).await
     }
 
     /// The same, with an id, a title, a directory, variables, or less than the agent allows.

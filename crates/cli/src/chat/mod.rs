@@ -21,7 +21,10 @@ pub mod watch;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sapwood::core::Kind;
 use sapwood::core::agent::Agent;
+use sapwood::core::content::ToolCall;
+use sapwood::core::project::context::{Message, Role};
 use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Part, SessionId};
@@ -172,15 +175,25 @@ impl<'a> Chat<'a> {
         }
         self.screen.settle(&[String::new()])?;
         let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
-        let watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        let past = match heard {
+            Heard::OwnWords => None,
+            Heard::Nothing => Some(open_calls(self.app, session).await?),
+        };
+        let mut watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
+        if let Some(calls) = past {
+            watch = watch.with_past(calls);
+        }
         let watched = Box::pin(watch.run(running, events)).await?;
         self.typed = watched.typed;
+        if watched.has_shown {
+            self.say(String::new())?;
+        }
         self.sum_up(session, &watched.report, began).await
     }
 
     /// How the turn came out, and what it took.
     async fn sum_up(&mut self, session: &SessionId, report: &TurnReport, began: Instant) -> Result<()> {
-        let mut lines = vec![String::new()];
+        let mut lines = Vec::new();
         if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
             let style = if failure.code == "turn.cancelled" { YELLOW } else { RED };
             lines.push(format!(
@@ -224,7 +237,7 @@ impl<'a> Chat<'a> {
     /// The last messages of a session, so that one knows where one is.
     async fn recall(&mut self, session: &SessionId) -> Result<()> {
         let context = self.app.engine.context(&self.app.scope, session, None).await?;
-        let is_said = |message: &&sapwood::core::project::context::Message| !message.text().trim().is_empty();
+        let is_said = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
         let messages: Vec<_> = context.messages.iter().filter(is_said).collect();
         let mut lines = Vec::new();
         let skipped = messages.len().saturating_sub(RECALLED_MESSAGES);
@@ -239,16 +252,14 @@ impl<'a> Chat<'a> {
         self.screen.settle(&lines)
     }
 
-    fn recalled(&self, message: &sapwood::core::project::context::Message) -> Vec<String> {
-        use sapwood::core::project::context::Role;
+    fn recalled(&self, message: &Message) -> Vec<String> {
         let (width, text) = (self.screen.width(), message.text());
         match message.role {
             Role::User => vec![format!("{GREEN}›{GREEN:#} {}", fit(&text, width.saturating_sub(2)))],
-            Role::Tool => vec![format!("  {DIM}{}{DIM:#}", fit(&text, width.saturating_sub(2)))],
-            Role::Assistant | Role::System if self.screen.look() == Look::Plain => {
+            Role::Assistant | Role::System | Role::Tool if self.screen.look() == Look::Plain => {
                 clean(&text).lines().map(str::to_owned).collect()
             }
-            Role::Assistant | Role::System => {
+            Role::Assistant | Role::System | Role::Tool => {
                 let mut markdown = markdown::Markdown::new(width);
                 let mut lines = markdown.push(&text);
                 lines.extend(markdown.finish());
@@ -268,7 +279,7 @@ impl<'a> Chat<'a> {
         };
         self.screen.settle(&[
             format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),
-            format!("{DIM}/help shows what there is · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
+            format!("{DIM}/help · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
             String::new(),
         ])
     }
@@ -302,11 +313,17 @@ enum Heard {
 /// What one typed oneself need not be shown again. The words are durable before the turn is handed out.
 async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     loop {
-        let event = events.next().await?;
-        if let SessionEvent::Entry(record) = &event {
-            if record.meta.kind == sapwood::core::Kind::UserMessage {
-                return Ok(());
-            }
+        match events.next().await? {
+            SessionEvent::Entry(record) if record.meta.kind == Kind::UserMessage => return Ok(()),
+            _ => {}
         }
     }
+}
+
+/// The calls of the last answer, which a turn that goes on may still have to run.
+async fn open_calls(app: &App, session: &SessionId) -> Result<Vec<ToolCall>> {
+    let context = app.engine.context(&app.scope, session, None).await?;
+    let last = context.messages.iter().rfind(|message| message.role == Role::Assistant);
+    let parts = last.map(|message| message.parts.as_slice()).unwrap_or_default();
+    Ok(parts.iter().filter_map(Part::as_tool_call).cloned().collect())
 }

@@ -23,7 +23,10 @@ pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
         Outcome::Cancelled => Some(Failure::new("turn.cancelled", "the turn was cancelled")),
         Outcome::Failed => {
             let code = code("turn.failed");
-            Some(Failure::new(code.clone(), format!("the turn failed: {}", in_words(&code))))
+            Some(Failure::new(
+                code.clone(),
+                format!("the turn failed: {}", ended.message.as_deref().unwrap_or(in_words(&code))),
+            ))
         }
         Outcome::Limited => {
             let code = code("turn.limit");
@@ -50,6 +53,10 @@ fn in_words(code: &str) -> &str {
         "context_overflow" => "the context is larger than the model's window",
         "budget_exceeded" => "the session has spent its budget",
         "turn_limit" => "the session has had all its turns",
+        "round_limit" => "it had as many rounds as its agent allows",
+        "correction_limit" => "the model kept calling tools with input that does not fit",
+        "wall_time" => "it took longer than its agent allows",
+        "rolled_back" => "it was interrupted and rolled back",
         other => other,
     }
 }
@@ -67,6 +74,9 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
         json!({ "session": session, "turn": report.turn, "outcome": outcome, "text": report.text });
     if let Some(code) = report.ended.as_ref().and_then(|ended| ended.code.as_ref()) {
         line["code"] = json!(code);
+    }
+    if let Some(message) = report.ended.as_ref().and_then(|ended| ended.message.as_ref()) {
+        line["message"] = json!(message);
     }
     if !report.waiting.is_empty() {
         line["waiting"] = json!(report.waiting);

@@ -124,6 +124,17 @@ impl View {
         rows
     }
 
+    /// A call that was made before this view began.
+    pub fn know_call(&mut self, call: ToolCall) {
+        if !self.calls.iter().any(|known| known.call_id == call.call_id) {
+            self.calls.push(call);
+        }
+    }
+
+    pub fn has_shown(&self) -> bool {
+        self.above != Above::Nothing
+    }
+
     pub fn set_waiting(&mut self, what: &str) {
         self.doing = Doing::Waiting(what.to_owned());
     }
@@ -225,7 +236,8 @@ impl View {
             _ => String::new(),
         };
         self.end_text();
-        let line = format!("  {style}{mark}{style:#} {BOLD}{name}{BOLD:#} {input}{why}  {DIM}{time}{DIM:#}");
+        let input = if input.is_empty() { input } else { format!(" {input}") };
+        let line = format!("  {style}{mark}{style:#} {BOLD}{name}{BOLD:#}{input}{why}  {DIM}{time}{DIM:#}");
         self.tool_line(line);
         if let Doing::Running(ids) = &mut self.doing {
             ids.retain(|id| *id != result.call_id);

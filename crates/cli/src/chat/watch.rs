@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sapwood::core::content::ToolCall;
 use sapwood::core::entry::{ApprovalAnswer, Body};
 use sapwood::engine::turn::{PendingApproval, Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Engine, EntryId, Part, Scope, SessionId};
 
 use super::keys::{Key, Keyboard};
-use super::screen::Screen;
+use super::screen::{Look, Screen};
 use super::view::View;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
@@ -47,6 +48,8 @@ pub struct Watched {
     pub report: TurnReport,
     /// What was typed and not sent.
     pub typed: String,
+    /// Whether the turn left anything on the screen.
+    pub has_shown: bool,
 }
 
 /// A question that is on the screen.
@@ -149,6 +152,10 @@ pub struct Watch<'a> {
     waiting: BTreeSet<EntryId>,
     is_cancelling: bool,
     is_turn_open: bool,
+    /// Whether the turn began before it was watched, so that it may have asked something already.
+    has_past: bool,
+    /// Lines that stay and are not drawn yet.
+    lines: Vec<String>,
 }
 
 impl<'a> Watch<'a> {
@@ -167,7 +174,16 @@ impl<'a> Watch<'a> {
             waiting,
             is_cancelling: false,
             is_turn_open: true,
+            has_past: false,
+            lines: Vec::new(),
         }
+    }
+
+    /// A turn that goes on: with the calls it made before, whose results are still to come.
+    pub fn with_past(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
+        calls.into_iter().for_each(|call| self.view.know_call(call));
+        self.has_past = true;
+        self
     }
 
     /// Watches until the turn is over, and with it those that follow from words that were added.
@@ -177,7 +193,9 @@ impl<'a> Watch<'a> {
         let mut report: Option<TurnReport> = None;
         let mut ticks_since_report = 0;
         let mut tick = tokio::time::interval(TICK);
-        self.look_for_questions().await?;
+        if self.has_past {
+            self.look_for_questions().await?;
+        }
         loop {
             tokio::select! {
                 event = events.next() => self.take_events(event?, &mut events).await?,
@@ -195,14 +213,13 @@ impl<'a> Watch<'a> {
                     break;
                 }
             }
-            let live = self.live();
-            self.screen.draw(&[], live)?;
+            self.draw()?;
         }
-        let lines = self.view.finish();
-        self.screen.settle(&lines)?;
+        self.lines.extend(self.view.finish());
+        self.screen.settle(&std::mem::take(&mut self.lines))?;
         let typed = self.give_back_keyboard();
         let report = report.ok_or_else(|| sapwood::Error::TurnLost { session: self.line.session.clone() })?;
-        Ok(Watched { report, typed })
+        Ok(Watched { report, typed, has_shown: self.view.has_shown() })
     }
 
     /// Words that no turn has taken become the next one, and that is watched too.
@@ -223,23 +240,24 @@ impl<'a> Watch<'a> {
         rows
     }
 
-    /// Takes an event and those that wait behind it, and draws once.
-    async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
-        let mut next = Some(first);
-        let mut lines = Vec::new();
-        for _ in 0..EVENTS_AT_ONCE_MAX {
-            let Some(event) = next.take() else { break };
-            lines.extend(self.take_event(&event).await?);
-            next = events.try_next().await?;
-        }
-        if let Some(event) = next {
-            lines.extend(self.take_event(&event).await?);
-        }
-        let live = self.live();
+    fn draw(&mut self) -> Result<()> {
+        let (lines, live) = (std::mem::take(&mut self.lines), self.live());
         self.screen.draw(&lines, live)
     }
 
-    async fn take_event(&mut self, event: &SessionEvent) -> Result<Vec<String>> {
+    /// Takes an event and those that wait behind it, and draws once.
+    async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
+        self.take_event(&first).await?;
+        for _ in 0..EVENTS_AT_ONCE_MAX {
+            let Some(event) = events.try_next().await? else { break };
+            self.take_event(&event).await?;
+        }
+        self.draw()
+    }
+
+    /// What is seen comes first: a question stands below what led to it.
+    async fn take_event(&mut self, event: &SessionEvent) -> Result<()> {
+        self.lines.extend(self.view.apply(event));
         if let SessionEvent::Entry(record) = event {
             match record.decode() {
                 Ok(Body::ApprovalAsked(_)) => self.look_for_questions().await?,
@@ -258,7 +276,7 @@ impl<'a> Watch<'a> {
                 _ => {}
             }
         }
-        Ok(self.view.apply(event))
+        Ok(())
     }
 
     /// Puts the next question on the screen; what was allowed for good is answered at once.
@@ -274,10 +292,18 @@ impl<'a> Watch<'a> {
                 engine.answer(scope, &ask.pending.approval, ApprovalAnswer::Approved, None).await?;
                 continue;
             }
-            let lines = self.view.notes(ask.lines(self.screen.width()));
+            if let Some(call) = &ask.pending.call {
+                self.view.know_call(call.clone());
+            }
             let row = ask.row(self.screen.width());
+            let mut lines = ask.lines(self.screen.width());
+            if self.screen.look() == Look::Plain {
+                // Nothing changes on a plain screen, so how to answer is a line like the others.
+                lines.push(row.clone());
+            }
+            self.lines.extend(self.view.notes(lines));
             self.ask = Some(ask);
-            return self.screen.draw(&lines, vec![row]);
+            break;
         }
         Ok(())
     }
@@ -325,7 +351,8 @@ impl<'a> Watch<'a> {
                     }
                     return self.answer(&ask, ApprovalAnswer::Approved, None).await;
                 }
-                Some('r' | 'R') => ask.text = Some(String::new()),
+                // Whoever types quickly has begun the reason already.
+                Some('r' | 'R') => ask.text = Some(letters[1..].to_owned()),
                 _ => {}
             },
             (None, _) => {}
@@ -343,9 +370,8 @@ impl<'a> Watch<'a> {
             answered => answered?,
         };
         self.view.set_waiting("going on");
-        let lines = self.view.notes(vec![line]);
-        let live = self.live();
-        self.screen.draw(&lines, live)
+        self.lines.extend(self.view.notes(vec![line]));
+        self.draw()
     }
 
     async fn type_ahead(&mut self, key: Key) -> Result<()> {

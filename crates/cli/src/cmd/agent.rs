@@ -1,7 +1,7 @@
 //! `sapwood agent`: the agents that can answer here, and what is wrong with their files. Opens no store.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use sapwood::core::agent::Agent;
@@ -56,7 +56,7 @@ struct Row {
 }
 
 fn list(agents: &Agents, out: &mut Out) -> Result<()> {
-    let mut rows: Vec<Row> = agents.files()?.iter().map(row_of).collect();
+    let mut rows: Vec<Row> = agents.files()?.iter().map(|path| row_of(path)).collect();
     if !rows.iter().any(|row| row.id == "default") {
         let description = Some("answers when no other agent is named".to_owned());
         rows.insert(0, Row { id: "default".to_owned(), model: None, description, file: None, mistakes: 0 });
@@ -76,7 +76,7 @@ fn list(agents: &Agents, out: &mut Out) -> Result<()> {
     Table { head: &head, rows: rows.collect(), flexible: 2 }.print(out)
 }
 
-fn row_of(path: &PathBuf) -> Row {
+fn row_of(path: &Path) -> Row {
     let file = Some(path.display().to_string());
     let id = name_of(path).to_owned();
     match agents::read(path) {

@@ -13,6 +13,9 @@ use crate::failure::{Failure, Result};
 use crate::render::{Format, note};
 use crate::wiring::App;
 
+/// How long a prompt waits for something to be piped in beside it.
+#[cfg(unix)]
+const STDIN_WAIT_S: i64 = 3;
 /// Longest prompt that is read from stdin.
 const STDIN_BYTES_MAX: u64 = 4 << 20;
 
@@ -75,18 +78,42 @@ fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
 /// The prompt and what is piped in, joined; nothing if somebody sits at the keyboard and gave no prompt.
 fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
     let is_piped = !std::io::stdin().is_terminal();
-    let piped = if is_piped || given == Some("-") { read_stdin()? } else { String::new() };
+    let has_prompt = given.is_some_and(|given| given != "-");
+    let is_given = given.is_some();
+    let piped = if has_prompt && is_piped && !comes_soon() {
+        note(Format::Text, "nothing came on stdin: going on without it; -p - would wait for it");
+        String::new()
+    } else if is_piped || is_given && !has_prompt {
+        read_stdin()?
+    } else {
+        String::new()
+    };
     let piped = piped.trim();
     let prompt = match given.filter(|given| *given != "-") {
         Some(given) if piped.is_empty() => given.trim().to_owned(),
         Some(given) => format!("{}\n\n{piped}", given.trim()),
-        None if is_piped || given.is_some() => piped.to_owned(),
+        None if is_piped || is_given => piped.to_owned(),
         None => return Ok(None),
     };
     if prompt.is_empty() {
         return Err(Failure::usage("the prompt is empty", "give it with -p, or on stdin"));
     }
     Ok(Some(prompt))
+}
+
+/// A program that starts us may leave a pipe open that nothing will ever come through. With a prompt there is something to
+/// say all the same.
+#[cfg(unix)]
+fn comes_soon() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdin = std::io::stdin();
+    let wait = Timespec { tv_sec: STDIN_WAIT_S, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(not(unix))]
+fn comes_soon() -> bool {
+    true
 }
 
 fn read_stdin() -> Result<String> {

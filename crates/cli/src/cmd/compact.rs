@@ -1,12 +1,16 @@
 //! `sapwood compact`: a summary stands in for the older part of the context; the log keeps it.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::Args;
-use sapwood::core::compact::CompactOptions;
+use sapwood::SessionId;
 use sapwood::core::compact::options::parse_method;
+use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
+use sapwood::core::port::summariser::Summariser;
 use sapwood::engine::compact::{Compacted, Compacting, Writing};
+use sapwood::engine::summarise::ModelSummariser;
 use serde_json::json;
 
 use crate::args::{count, tokens};
@@ -57,6 +61,7 @@ pub async fn run(app: &mut App, args: CompactArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let is_dry = args.dry_run;
     let mut how = Compacting::new(options_of(&args)?, Trigger::Manual);
+    how.summariser = summariser(app, &session, &how.options, args.model).await?;
     how.writing = if is_dry { Writing::DryRun } else { Writing::Write };
     let done = app.engine.compact(&app.scope, &session, how).await?;
     print_compacted(app, &done, is_dry)
@@ -77,12 +82,30 @@ fn options_of(args: &CompactArgs) -> Result<CompactOptions> {
         instructions: args.instructions.clone(),
         ..CompactOptions::default()
     };
-    if let Some(model) = &args.model {
-        // A model that is named and not used would be an option without an effect.
-        let message = format!("--model {model}: this build calls no models yet");
-        return Err(Failure::new("compact.no_model", message));
-    }
     Ok(options)
+}
+
+/// Who writes the summary: the named model, else the session's own.
+async fn summariser(
+    app: &mut App,
+    session: &SessionId,
+    options: &CompactOptions,
+    model: Option<String>,
+) -> Result<Option<Arc<dyn Summariser>>> {
+    let is_asked = [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
+    if !is_asked {
+        // A model that is named and not used would be an option without an effect.
+        let hint = "add --compact-strategy llm, or leave --model out";
+        return match model {
+            Some(model) => Err(Failure::usage(format!("--model {model} has nothing to write"), hint)),
+            None => Ok(None),
+        };
+    }
+    app.open_world()?;
+    let own = app.engine.summary(&app.scope, session).await?.model;
+    let name = model.or(own).unwrap_or_else(|| app.default_model());
+    let models = app.model.clone();
+    Ok(models.map(|models| Arc::new(ModelSummariser::new(models, name)) as Arc<dyn Summariser>))
 }
 
 fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {

@@ -82,7 +82,11 @@ pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()>
     let report = if !app.out.is_json() && Look::of_stdout() == Look::Rich {
         let mut screen = Screen::new(Look::Rich);
         let watch = Watch::new(line, &mut screen, Asks::Later, String::new());
-        Box::pin(watch.run(running, events)).await?.report
+        let watched = Box::pin(watch.run(running, events)).await?;
+        if watched.has_shown && !watched.report.waiting.is_empty() {
+            screen.settle(&[String::new()])?;
+        }
+        watched.report
     } else {
         let show = match (app.out.is_json(), told) {
             (false, _) => Show::Answer,

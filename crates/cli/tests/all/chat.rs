@@ -37,7 +37,7 @@ fn a_conversation_needs_no_key_and_says_how_to_go_on() {
     terminal.wait_for_prompt();
     terminal.press("C-d");
     let screen = terminal.wait_for("go on with: sapwood chat");
-    assert_eq!(terminal.status(), 0);
+    terminal.wait_for_end();
     let session = screen.rsplit("sapwood chat ").next().unwrap().lines().next().unwrap().trim().to_owned();
     assert_eq!(world.texts(&session, None)[0], "hello");
 }
@@ -49,8 +49,9 @@ fn a_chat_that_was_only_opened_leaves_no_session() {
     terminal.wait_for_prompt();
     terminal.press("C-c");
     terminal.wait_for("Ctrl-C again");
+    terminal.wait_for_prompt();
     terminal.press("C-c");
-    assert_eq!(terminal.status(), 0);
+    terminal.wait_for_end();
     assert_eq!(world.ok(&["ls"]), "");
 }
 
@@ -190,7 +191,7 @@ fn slash_commands_work_on_the_session() {
     terminal
         .wait_until("the words again", |screen| screen.lines().last().unwrap().contains("› what did I say?"));
     terminal.press("C-u").write("/quit").press("Enter");
-    assert_eq!(terminal.status(), 0);
+    terminal.wait_for_end();
     assert_eq!(world.lines(&["ls"]).len(), 2);
 }
 
@@ -239,6 +240,13 @@ fn without_colours_the_text_is_as_it_came() {
     terminal.say("x");
     terminal.wait_for("Some **bold** text.");
     terminal.wait_for_prompt();
+    agent(&world, "tools: [write_file]\nfs_scope: project\n");
+    let asking = Terminal::open_with(&world, &["chat", "--agent", "helper"], &[("NO_COLOR", "1")]);
+    asking.say("write notes.txt: x");
+    asking.wait_for("y yes");
+    asking.press("y");
+    asking.wait_for("✓ write_file notes.txt");
+    asking.wait_for_prompt();
 }
 
 #[test]
@@ -248,8 +256,7 @@ fn the_history_is_kept_and_private() {
     terminal.say("a line to remember");
     terminal.wait_for("context ▰");
     terminal.wait_for_prompt();
-    terminal.press("C-d");
-    terminal.status();
+    terminal.leave();
     let file = world.path(".local/share/sapwood/chat-history");
     assert!(std::fs::read_to_string(&file).unwrap().contains("a line to remember"));
     use std::os::unix::fs::PermissionsExt;

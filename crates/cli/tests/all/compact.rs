@@ -132,12 +132,25 @@ fn wrong_options_are_named_and_nothing_is_written() {
             let error = world.fail(2, &[&["compact", &session], args].concat());
             assert!(error["message"].as_str().unwrap().contains(name), "{error}");
         }
-        assert_eq!(
-            world.fail(1, &["compact", &session, "--compact-strategy", "llm"])["code"],
-            "compact.no_model"
-        );
+        let idle = world.fail(2, &["compact", &session, "--model", "demo"]);
+        assert!(idle["message"].as_str().unwrap().contains("--model demo"), "{idle}");
         assert_eq!(world.fail(3, &["compact", "ghost"])["code"], "session.not_found");
         assert_eq!(world.lines(&["events", &session]).len(), 20);
+    });
+}
+
+#[test]
+fn a_model_writes_the_summary_when_it_is_asked_to() {
+    on_each_store(|world| {
+        let session = chat(world, 20);
+        let llm = ["compact", &session, "--keep-last", "6", "--compact-strategy", "llm", "--model", "demo"];
+        assert_eq!(world.json(&llm)["kept"], 7);
+        let archive = &world.lines(&["archives", &session])[0];
+        assert_eq!(
+            (&archive["strategy"], &archive["instead_of"]),
+            (&json!("llm"), &Value::Null),
+            "{archive}"
+        );
     });
 }
 

@@ -7,6 +7,7 @@ mod terminal;
 
 mod addresses;
 mod agents;
+mod canary;
 mod chat;
 mod compact;
 mod errors;
@@ -19,6 +20,7 @@ mod shapes;
 mod text;
 mod transfer;
 mod tree;
+mod turn_kill;
 mod turns;
 
 mod actors;

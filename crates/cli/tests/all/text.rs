@@ -107,6 +107,13 @@ fn the_help_names_every_command_and_the_exit_codes() {
     let world = World::new("sqlite");
     let help = world.ok(&["--help"]);
     for command in [
+        "chat",
+        "send",
+        "cancel",
+        "resume",
+        "approve",
+        "deny",
+        "agent",
         "new",
         "ls",
         "show",

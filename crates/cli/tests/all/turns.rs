@@ -55,6 +55,18 @@ fn a_prompt_and_a_pipe_are_joined() {
 }
 
 #[test]
+fn a_pipe_that_nothing_comes_through_does_not_hold_a_prompt_up() {
+    let world = world();
+    let model = script(&world, HELLO);
+    let mut child = world.spawn(&["chat", "--model", &model, "-p", "hi"]);
+    let open = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(open);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "Hello **you**.\n");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing came on stdin"));
+}
+
+#[test]
 fn a_program_gets_every_event_as_a_line() {
     let world = world();
     let model = script(&world, HELLO);

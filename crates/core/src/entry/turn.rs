@@ -28,6 +28,9 @@ pub struct TurnEnded {
     /// Why, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What happened, in words for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -45,11 +45,13 @@ pub struct Machine {
     pub(super) running: HashSet<usize>,
     /// Words that came while it runs, not in the tree yet.
     steered: Vec<(EntryId, Vec<Part>)>,
+    /// What went wrong last, for the entry that ends the turn.
+    trouble: Option<String>,
 }
 
 impl Machine {
     pub(super) fn new(rules: Rules, state: TurnState) -> Self {
-        Self { rules, state, running: HashSet::new(), steered: Vec::new() }
+        Self { rules, state, running: HashSet::new(), steered: Vec::new(), trouble: None }
     }
 
     /// Begins a turn with a user's words; `taken` if they had waited in the queue.
@@ -81,7 +83,10 @@ impl Machine {
         }
         match input {
             Input::Answered { answer, faults, leaf } => self.take_answer(&mut step, answer, &faults, leaf),
-            Input::ModelFailed { code, partial } => self.take_failure(&mut step, code, partial),
+            Input::ModelFailed { code, message, partial } => {
+                self.trouble = Some(message);
+                self.take_failure(&mut step, code, partial);
+            }
             Input::TooFull { trigger } => self.make_room(&mut step, trigger),
             Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
             Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
@@ -157,7 +162,8 @@ impl Machine {
     pub(super) fn end(&mut self, step: &mut Step, outcome: Outcome, code: Option<&str>) {
         let cost = Some(self.state.cost_nano_usd).filter(|_| !self.state.has_unpriced);
         let (usage, code) = (Some(self.state.usage), code.map(str::to_owned));
-        self.add(step, TurnEnded { outcome, code, usage, cost_nano_usd: cost });
+        let message = self.trouble.take();
+        self.add(step, TurnEnded { outcome, code, message, usage, cost_nano_usd: cost });
         step.effects.clear();
     }
 

@@ -43,6 +43,7 @@ pub enum Input {
     /// Every model of the chain failed; what had streamed is in `partial`.
     ModelFailed {
         code: String,
+        message: String,
         partial: Option<Answer>,
     },
     /// The context is over the model's window, or close to it.

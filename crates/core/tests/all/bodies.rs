@@ -236,9 +236,10 @@ fn principal() -> impl Strategy<Value = Principal> {
 
 fn turn_ended() -> impl Strategy<Value = Body> {
     let outcomes = [Outcome::Completed, Outcome::Cancelled, Outcome::Failed, Outcome::Limited];
-    let fields = (proptest::sample::select(outcomes.to_vec()), of(text()), of(usage()), of(any::<u64>()));
-    fields.prop_map(|(outcome, code, usage, cost_nano_usd)| {
-        TurnEnded { outcome, code, usage, cost_nano_usd }.into()
+    let fields =
+        (proptest::sample::select(outcomes.to_vec()), of(text()), of(text()), of(usage()), of(any::<u64>()));
+    fields.prop_map(|(outcome, code, message, usage, cost_nano_usd)| {
+        TurnEnded { outcome, code, message, usage, cost_nano_usd }.into()
     })
 }
 

@@ -20,6 +20,8 @@ use crate::live::News;
 
 /// Output a model is assumed to give at most, where neither the agent nor the model's facts say.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
+/// Longest explanation of a failure that is kept.
+const MESSAGE_CHARS_MAX: usize = 1_000;
 
 /// A call that failed, and whether anything had been shown by then.
 struct Failed {
@@ -107,9 +109,11 @@ impl Stage {
                 self.tell(News::Failover { from, to, why: error.to_string() });
             }
         }
-        let code = last.map_or("model.none", |error| error.code()).to_owned();
+        let code = last.as_ref().map_or("model.none", ModelError::code).to_owned();
+        let words = last.map_or_else(|| "no model is set".to_owned(), |error| error.to_string());
+        let message = words.chars().take(MESSAGE_CHARS_MAX).collect();
         let partial = self.broken(Stop::Error);
-        Ok(Input::ModelFailed { code, partial })
+        Ok(Input::ModelFailed { code, message, partial })
     }
 
     /// Asks one model, again as often as its link says and the failure allows.

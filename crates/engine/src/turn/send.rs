@@ -137,7 +137,7 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
         let world = self.world()?;
-        let hold = match self.take_hold(scope, session).await {
+        let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
                 return self.send_later(scope, session, words, options.if_running).await;
             }
@@ -150,6 +150,18 @@ impl Engine {
                 hold.release().await;
                 Err(error)
             }
+        }
+    }
+
+    /// A lease without an open turn is one that just begins, just ended, or died before it began: that is waited for.
+    async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+        match self.take_hold(scope, session).await {
+            Err(EngineError::Store(StoreError::Leased { .. }))
+                if self.store.summary(scope, session).await?.open_turn.is_none() =>
+            {
+                self.await_hold(scope, session).await
+            }
+            hold => hold,
         }
     }
 

@@ -15,9 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use sapwood_core::content::Part;
-use sapwood_core::entry::{
-    AssistantMessage, Compaction, Details, SessionNamed, Stop, Strategy, Trigger, Usage,
-};
+use sapwood_core::entry::{AssistantMessage, Compaction, SessionNamed, Stop, Strategy, Trigger, Usage};
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
@@ -317,8 +315,6 @@ impl Importer {
         let parts = message.content.into_parts(harvest);
         let compaction = Compaction {
             summary: Some(sapwood_core::content::joined_text(&parts)),
-            first_kept: None,
-            strategy: Strategy::Imported,
             trigger: match metadata.trigger.as_deref() {
                 Some("manual") => Trigger::Manual,
                 Some("auto") => Trigger::Pressure,
@@ -326,11 +322,7 @@ impl Importer {
             },
             tokens_before: metadata.pre_tokens,
             tokens_after: metadata.post_tokens,
-            details: Details::default(),
-            from_hook: false,
-            archived: None,
-            instead_of: None,
-            shortened: Vec::new(),
+            ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         let key = Key::of(&format!("{uuid}/0"));
         harvest.sum_up(key, under, None, compaction);

@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, Details, ModelChanged, Stop, Strategy, SystemNote,
-    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, Compaction, ContextChanged, ModelChanged, Stop, Strategy, SystemNote, ThinkingChanged,
+    ToolResult, Trigger, Usage, UserMessage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
@@ -458,19 +458,8 @@ impl Importer {
     }
 
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
-        let compaction = Compaction {
-            summary: None,
-            first_kept: None,
-            strategy: Strategy::Imported,
-            trigger: Trigger::Imported,
-            tokens_before: None,
-            tokens_after: None,
-            details: Details::default(),
-            from_hook: false,
-            archived: None,
-            instead_of: None,
-            shortened: Vec::new(),
-        };
+        let compaction =
+            Compaction { summary: None, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
         self.add(compaction.into(), By::Agent, harvest);
         self.turns.clear();
         match compacted.replacement_history {

@@ -16,8 +16,8 @@ use std::borrow::Cow;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, CustomInfo, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
-    Usage, UserMessage,
+    AssistantMessage, Compaction, CustomInfo, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
+    UserMessage,
 };
 use sapwood_core::{Body, Json};
 use serde::Deserialize;
@@ -278,16 +278,8 @@ impl Importer {
         } else if let (true, Some((kept, trigger))) = (open.is_summary, self.asked.take()) {
             let compaction = Compaction {
                 summary: Some(joined_text(&open.message.parts)),
-                first_kept: None,
-                strategy: Strategy::Imported,
                 trigger,
-                tokens_before: None,
-                tokens_after: None,
-                details: Details::default(),
-                from_hook: false,
-                archived: None,
-                instead_of: None,
-                shortened: Vec::new(),
+                ..Compaction::new(Strategy::Imported, Trigger::Imported)
             };
             let key = self.next_key(open.id.as_bytes(), &compaction.clone().into());
             let under = self.last.map_or(Under::Root, Under::Key);

@@ -369,16 +369,9 @@ fn parent_name(path: &str) -> String {
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {
     Compaction {
         summary: summary.filter(|summary| !summary.is_empty()),
-        first_kept: None,
-        strategy: Strategy::Imported,
-        trigger: Trigger::Imported,
         tokens_before: tokens_before.and_then(whole),
-        tokens_after: None,
-        details: Details::default(),
         from_hook,
-        archived: None,
-        instead_of: None,
-        shortened: Vec::new(),
+        ..Compaction::new(Strategy::Imported, Trigger::Imported)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, CustomInfo, Details, Stop, Strategy, ToolResult, Trigger,
+    AssistantMessage, Compaction, ContextChanged, CustomInfo, Stop, Strategy, ToolResult, Trigger,
     UserMessage,
 };
 use sapwood_core::{Body, Json};
@@ -193,16 +193,8 @@ impl Importer {
         let summary = message.ok().and_then(|message| message.content.or(message.text));
         let compaction = Compaction {
             summary,
-            first_kept: None,
-            strategy: Strategy::Imported,
             trigger: if archive.trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },
-            tokens_before: None,
-            tokens_after: None,
-            details: Details::default(),
-            from_hook: false,
-            archived: None,
-            instead_of: None,
-            shortened: Vec::new(),
+            ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         self.add(archive.replacement_message.get().as_bytes(), compaction.into(), By::Agent, harvest);
     }

@@ -3,10 +3,10 @@
 use sapwood_core::content::Json;
 use sapwood_core::entry::{
     Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, ArtifactPut, ArtifactUse,
-    BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details, Exported, Graft,
-    GraftWhat, Kind, Label, LeafMoved, ModelChanged, Outcome, Round, RoundResult, RoundStatus, SessionNamed,
-    SessionState, SkillsChanged, StateChanged, Strategy, SystemNote, ThinkingChanged, ToolResult, Trigger,
-    TurnEnded, TurnStarted,
+    BranchSummary, CancelAsked, Compaction, ContextChanged, CustomInfo, CustomMessage, Details, Exported,
+    Graft, GraftWhat, InputQueued, InputTaken, Kind, Label, LeafMoved, ModelChanged, Outcome, Queue, Round,
+    RoundResult, RoundStatus, SessionNamed, SessionState, SkillsChanged, StateChanged, Strategy, SystemNote,
+    ThinkingChanged, ToolResult, Trigger, TurnEnded, TurnStarted,
 };
 use sapwood_core::port::store::{APPEND_ENTRIES_MAX, Append, BODY_BYTES_MAX, Expect};
 use sapwood_core::{Body, Draft, EntryId, Part, Seq, StoreError, TimestampMs, TurnId};
@@ -298,10 +298,17 @@ fn turns() -> Vec<Body> {
     let ended = TurnEnded {
         outcome: Outcome::Limited,
         code: Some("turn_limit".to_owned()),
+        message: Some("enough".to_owned()),
         usage: None,
         cost_nano_usd: Some(1),
     };
-    vec![TurnStarted::default().into(), round.into(), asked.into(), answer.into(), ended.into()]
+    let queued = InputQueued { queue: Queue::Next, parts: vec![Part::text("later")] };
+    let taken = InputTaken { input: EntryId::from_bytes([1; 16]) };
+    let cancel = CancelAsked { turn: TurnId::from_bytes([2; 16]) };
+    let talk: [Body; 3] = [queued.into(), taken.into(), cancel.into()];
+    let turn: [Body; 5] =
+        [TurnStarted::default().into(), round.into(), asked.into(), answer.into(), ended.into()];
+    turn.into_iter().chain(talk).collect()
 }
 
 fn marks(target: EntryId, blob: sapwood_core::BlobHash) -> Vec<Body> {

@@ -105,7 +105,7 @@ impl Shared {
             Durability::Normal => Ok(()),
         };
         for reply in replies {
-            reply(outcome.as_ref().map(|()| ()).map_err(|error| self.unsynced(error)));
+            reply(outcome.as_ref().copied().map_err(|error| self.unsynced(error)));
         }
     }
 

@@ -136,7 +136,6 @@ async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::R
 fn run_as_tasks(
     streams: Vec<impl Future<Output = anyhow::Result<()>> + Send + 'static>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?;
     let all = async {
         let mut tasks: tokio::task::JoinSet<_> = streams.into_iter().collect();
         while let Some(done) = tasks.join_next().await {
@@ -144,10 +143,11 @@ fn run_as_tasks(
         }
         Ok(())
     };
-    // On a thread of its own: the bench itself runs on a runtime, and there is none within another.
+    // On a thread of its own: the bench itself runs on a runtime, and another one can neither run nor end within it.
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| runtime.block_on(all));
-        run.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the streams' runtime panicked")))
+        let run =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?.block_on(all);
+        scope.spawn(run).join().unwrap_or_else(|_| Err(anyhow::anyhow!("the streams' runtime panicked")))
     })
 }
 

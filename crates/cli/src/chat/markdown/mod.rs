@@ -122,11 +122,9 @@ impl Markdown {
     }
 
     fn grow_line(&mut self, more: &str) {
-        if self.is_line_in_flow {
-            if let Open::Flow(flow) = &mut self.open {
-                flow.text.push_str(more);
-                return;
-            }
+        if let (true, Open::Flow(flow)) = (self.is_line_in_flow, &mut self.open) {
+            flow.text.push_str(more);
+            return;
         }
         self.line.push_str(more);
         if self.line.len() > LINE_BYTES_MAX {
@@ -137,18 +135,12 @@ impl Markdown {
     }
 
     fn end_line(&mut self) {
-        if std::mem::take(&mut self.is_line_in_flow) {
-            if let Open::Flow(flow) = &mut self.open {
-                flow.end_line();
-            }
-            return;
+        if !self.is_line_in_flow {
+            self.take_line(Line::Whole);
+            self.line.clear();
         }
-        self.take_line(Line::Whole);
-        self.line.clear();
-        if std::mem::take(&mut self.is_line_in_flow) {
-            if let Open::Flow(flow) = &mut self.open {
-                flow.end_line();
-            }
+        if let (true, Open::Flow(flow)) = (std::mem::take(&mut self.is_line_in_flow), &mut self.open) {
+            flow.end_line();
         }
     }
 
@@ -230,12 +222,10 @@ impl Markdown {
             self.out.push(bar.trim_end().to_owned());
             return;
         }
-        if let Open::Flow(flow) = &mut self.open {
-            if flow.is_quote {
-                flow.text.push_str(text);
-                self.is_line_in_flow = true;
-                return;
-            }
+        if let Open::Flow(flow @ Flow { is_quote: true, .. }) = &mut self.open {
+            flow.text.push_str(text);
+            self.is_line_in_flow = true;
+            return;
         }
         let style = Style::new().italic();
         self.begin(Flow {

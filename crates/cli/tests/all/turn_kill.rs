@@ -1,0 +1,184 @@
+//! kill -9 at every kind of moment in a turn, then resume, with real processes: the session is whole, the outcome is right,
+//! and nothing ran twice. The tool is a program that adds a line to a file each time it runs.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{World, on_each_store};
+
+/// Rounds of killing at a random moment, on each store.
+const ROUNDS: u64 = 10;
+/// Longer than the turn takes when nobody kills it.
+const TURN_MS: u64 = 1_500;
+
+/// Two calls of the model: the first thinks, speaks, and calls the program; the second answers.
+const CASSETTE: &str = r#"by = "history"
+[[calls]]
+pieces = [
+  { wait_ms = 200 }, { text = "I will " }, { wait_ms = 200 }, { text = "add a line." },
+  { call = { id = "c1", name = "run_command", input = { command = "sh add.sh" } } },
+  { usage = { input = 10, output = 5 } },
+]
+[[calls]]
+pieces = [{ wait_ms = 200 }, { text = "It is done." }, { usage = { input = 20, output = 5 } }]
+"#;
+
+const PROGRAM: &str = "echo ran >> ran.txt\nsleep 0.3\n";
+
+/// A session whose agent runs the program, asking first or not.
+fn start(world: &World, approvals: &str) -> String {
+    let model = world.path("cassette.toml");
+    std::fs::write(&model, CASSETTE).unwrap();
+    std::fs::write(world.path("add.sh"), PROGRAM).unwrap();
+    std::fs::create_dir_all(world.path("agents")).unwrap();
+    let agent = format!(
+        "id: adder\nmodel: \"scripted:{}\"\ntools: [run_command]\nfs_scope: project\nallowed_commands: [\"sh add.sh\"]\napprovals: {approvals}\n",
+        model.display()
+    );
+    std::fs::write(world.path("agents/adder.yaml"), agent).unwrap();
+    world.json(&["new", "--agent", "adder"])["id"].as_str().unwrap().to_owned()
+}
+
+fn send(world: &World, session: &str) -> Child {
+    world.spawn(&["send", session, "Add a line."])
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn lines_added(world: &World) -> usize {
+    std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
+}
+
+/// Waits until an event of the session satisfies.
+fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+    let began = Instant::now();
+    while !world.lines(&["events", session]).iter().any(&is_it) {
+        assert!(began.elapsed() < Duration::from_secs(60), "the moment did not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_kind(event: &Value, kind: &str) -> bool {
+    event["type"] == kind
+}
+
+/// The session is whole: one turn, ended well, every call with its result, the store without a fault.
+fn check_whole(world: &World, session: &str) {
+    let resumed = world.run(&["resume", session]);
+    assert_eq!(resumed.status, Some(0), "{}", resumed.stderr);
+    let events = world.lines(&["events", session]);
+    let count = |kind: &str| events.iter().filter(|event| is_kind(event, kind)).count();
+    assert_eq!((count("session:turn_started"), count("session:turn_completed")), (1, 1), "{events:?}");
+    let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
+    assert!(seqs.windows(2).all(|pair| pair[0] + 1 == pair[1]), "I1: {seqs:?}");
+    let context = world.json(&["context", session]);
+    let messages = context["messages"].as_array().unwrap();
+    assert_eq!(messages.last().unwrap()["text"], "It is done.", "{context}");
+    let calls = messages.iter().flat_map(|message| message["parts"].as_array().unwrap().iter());
+    let calls = calls.filter(|part| part["type"] == "tool_call").count();
+    let results = messages.iter().filter(|message| message["role"] == "tool").count();
+    assert_eq!((calls, results), (1, 1), "I6: {context}");
+    assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
+    world.ok(&["doctor"]);
+}
+
+#[test]
+fn killed_before_the_model_answers_it_is_asked_again() {
+    on_each_store(|world| {
+        let session = start(world, "auto");
+        let child = send(world, &session);
+        await_event(world, &session, |event| is_kind(event, "session:turn_started"));
+        kill(child);
+        check_whole(world, &session);
+        assert_eq!(lines_added(world), 1);
+    });
+}
+
+#[test]
+fn killed_in_mid_stream_the_answer_is_asked_for_again() {
+    on_each_store(|world| {
+        let session = start(world, "auto");
+        let child = send(world, &session);
+        await_event(world, &session, |event| is_kind(event, "session:turn_started"));
+        std::thread::sleep(Duration::from_millis(300));
+        kill(child);
+        check_whole(world, &session);
+        assert_eq!(lines_added(world), 1);
+    });
+}
+
+#[test]
+fn killed_between_call_and_result_the_program_is_not_run_again_and_the_model_is_told() {
+    on_each_store(|world| {
+        let session = start(world, "auto");
+        let child = send(world, &session);
+        let began = Instant::now();
+        while lines_added(world) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "the program did not run");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        kill(child);
+        check_whole(world, &session);
+        assert_eq!(lines_added(world), 1);
+        let events = world.lines(&["events", &session]);
+        let result = events.iter().find(|event| is_kind(event, "agent:tool_result")).unwrap();
+        assert_eq!(result["entry"]["interrupted"], true, "{result}");
+    });
+}
+
+#[test]
+fn killed_after_the_result_it_goes_on_from_there() {
+    on_each_store(|world| {
+        let session = start(world, "auto");
+        let child = send(world, &session);
+        await_event(world, &session, |event| is_kind(event, "agent:tool_result"));
+        kill(child);
+        check_whole(world, &session);
+        let usage = world.json(&["usage", &session]);
+        assert_eq!((lines_added(world), usage["total"]["calls"].as_u64()), (1, Some(2)), "{usage}");
+    });
+}
+
+#[test]
+fn killed_while_waiting_for_approval_it_still_waits() {
+    on_each_store(|world| {
+        let session = start(world, "ask");
+        let mut child = send(world, &session);
+        await_event(world, &session, |event| is_kind(event, "agent:approval_requested"));
+        // It leaves by itself when it has to wait; killing it on the way out makes no difference.
+        let _ = child.kill();
+        child.wait().unwrap();
+        assert_eq!(lines_added(world), 0);
+        let waiting = world.json(&["resume", &session]);
+        assert!(waiting["waiting"].is_array() || waiting["outcome"] == "waiting", "{waiting}");
+        let events = world.lines(&["events", &session]);
+        let asked = events.iter().find(|event| is_kind(event, "agent:approval_requested")).unwrap();
+        world.ok(&["approve", asked["entry"]["approval"].as_str().unwrap()]);
+        check_whole(world, &session);
+        assert_eq!(lines_added(world), 1);
+    });
+}
+
+#[test]
+fn killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice() {
+    for scheme in ["sqlite", "jsonl"] {
+        for round in 0..ROUNDS {
+            let world = World::new(scheme);
+            let session = start(&world, "auto");
+            let child = send(&world, &session);
+            // Spread over the turn, not evenly, and another moment in each round.
+            std::thread::sleep(Duration::from_millis((round * 7_919 + 13) % TURN_MS));
+            kill(child);
+            if world.json(&["info", &session])["messages"].as_u64().unwrap_or_default() == 0 {
+                // Nothing was acknowledged, and nothing is there: the next send begins it.
+                world.ok(&["send", &session, "Add a line."]);
+            }
+            check_whole(&world, &session);
+        }
+    }
+}
