@@ -25,6 +25,7 @@ pub mod erase;
 pub mod fork;
 pub mod idempotency;
 pub mod isolation;
+pub mod keys;
 pub mod lease;
 pub mod list;
 pub mod lives_on;
@@ -80,6 +81,8 @@ macro_rules! conformance_cases {
                 an_erased_id_can_be_used_again, the_audit_says_so_without_content;
             audit: lines_are_chained, lines_of_appends_are_written_with_them, pages_and_sessions,
                 only_the_operator_sees_all;
+            keys: a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns,
+                a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it, tenants_are_known_once_they_were_made;
             isolation: another_tenants_id_answers_as_an_unknown_one_i9,
                 an_unshared_id_answers_as_an_unknown_one_i9, the_same_id_in_two_tenants_is_two_sessions_i9,
                 lists_and_searches_stay_inside_i9, blobs_stay_inside_i9;
