@@ -16,6 +16,7 @@ mod inject;
 mod interop;
 mod members;
 mod sdk;
+mod serve;
 mod shapes;
 mod text;
 mod transfer;
