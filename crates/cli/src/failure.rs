@@ -52,7 +52,7 @@ impl Exit {
             | "turn.running"
             | "turn.interrupted"
             | "turn.none" => Exit::Conflict,
-            "session.denied" | "agent.untrusted" => Exit::Denied,
+            "session.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,

@@ -70,6 +70,8 @@ enum Axis {
     Compaction,
     /// Other programs' files, taken in
     Import,
+    /// Events over HTTP to 1, 100 and 2000 subscribers
+    Stream,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -85,6 +87,7 @@ const ALL: &[Axis] = &[
     Axis::Turn,
     Axis::Compaction,
     Axis::Import,
+    Axis::Stream,
 ];
 
 /// How much of everything.
@@ -160,5 +163,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Turn => axis::turn::run(stage).await,
         Axis::Compaction => axis::compaction::run(stage).await,
         Axis::Import => axis::import::run(stage).await,
+        Axis::Stream => axis::stream::run(stage).await,
     }
 }

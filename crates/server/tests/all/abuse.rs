@@ -6,6 +6,9 @@ use crate::house::{Ask, House};
 use crate::wire::{exchange, request};
 use sapwood_server::Settings;
 
+/// A body, its headers, and the status and code it gets.
+type Case<'c> = (&'c [u8], &'c [(&'c str, &'c str)], u16, &'c str);
+
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,7 +18,7 @@ async fn bodies_that_are_no_good_are_refused_with_a_reason() {
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let deep = format!("{{\"input\":{}{}}}", "[".repeat(3_000), "]".repeat(3_000));
     let huge = format!("{{\"input\":\"{}\"}}", "x".repeat(10_000));
-    let cases: &[(&[u8], &[(&str, &str)], u16, &str)] = &[
+    let cases: &[Case<'_>] = &[
         (b"{\"input\":", JSON, 400, "input.json"),
         (b"", JSON, 400, "input.json"),
         (b"[]", JSON, 400, "input.invalid"),

@@ -44,9 +44,11 @@ async fn it_refuses_to_listen_for_others_without_keys() {
     assert!(matches!(refused, Err(Stop::Open { .. })));
 }
 
+type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
 /// An issuer with a key of its own.
 struct Issuer {
-    sign: Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>,
+    sign: Sign,
     alg: &'static str,
     jwk: Value,
 }

@@ -10,4 +10,5 @@ pub mod import;
 pub mod list;
 pub mod memory;
 pub mod search;
+pub mod stream;
 pub mod turn;
