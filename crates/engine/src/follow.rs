@@ -2,10 +2,11 @@
 //! never slow a writer: they pull.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use sapwood_core::{Body, Record, Scope, Seq, SessionId};
+use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 
-use crate::tail::Watch;
+use crate::tail::{Page, SharedPage, Watch};
 use crate::{Engine, Result};
 
 /// How many records one question brings at most.
@@ -23,6 +24,8 @@ pub struct Follower {
     cursor: Seq,
     page: VecDeque<Record>,
     page_records: usize,
+    /// The wake-up by which everything that was there had been read.
+    drained_at: Option<u64>,
     watch: Watch,
 }
 
@@ -42,6 +45,7 @@ impl Engine {
             cursor,
             page: VecDeque::new(),
             page_records: PAGE_RECORDS_FIRST,
+            drained_at: None,
             watch,
         })
     }
@@ -59,33 +63,81 @@ impl Follower {
         if self.page.is_empty() {
             self.read_page().await?;
         }
-        let record = self.page.pop_front();
-        if let Some(record) = &record {
-            self.cursor = record.meta.seq;
-        }
-        Ok(record)
-    }
-
-    /// Pages grow while bodies are small, and shrink when they are not.
-    async fn read_page(&mut self) -> Result<()> {
-        let store = &self.engine.store;
-        let page = store.read_after(&self.scope, &self.session, self.cursor, self.page_records).await?;
-        let bytes: usize = page.iter().map(|record| record.body.len()).sum();
-        if let Some(mean) = bytes.checked_div(page.len()) {
-            self.page_records = (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_RECORDS_MAX);
-        }
-        self.page = page.into();
-        Ok(())
+        Ok(self.take())
     }
 
     /// The next record, whenever it comes.
     pub async fn next(&mut self) -> Result<Record> {
         loop {
-            self.watch.listen();
-            if let Some(record) = self.try_next().await? {
+            if let Some(record) = self.take() {
                 return Ok(record);
             }
-            self.watch.changed().await;
+            let wakes = self.watch.listen();
+            if self.drained_at == Some(wakes) {
+                self.watch.changed().await;
+                continue;
+            }
+            let is_end = match self.watch.shared_page() {
+                Some(shared) => self.share_page(&shared, wakes).await?,
+                None => self.read_page().await?,
+            };
+            self.drained_at = is_end.then_some(wakes);
         }
+    }
+
+    fn take(&mut self) -> Option<Record> {
+        let record = self.page.pop_front()?;
+        self.cursor = record.meta.seq;
+        Some(record)
+    }
+
+    /// Reads what comes next, and says whether that is the end. Pages grow while bodies are small, and shrink when they
+    /// are not.
+    async fn read_page(&mut self) -> Result<bool> {
+        let (store, limit) = (&self.engine.store, self.page_records);
+        let page = store.read_after(&self.scope, &self.session, self.cursor, limit).await?;
+        let bytes: usize = page.iter().map(|record| record.body.len()).sum();
+        if let Some(mean) = bytes.checked_div(page.len()) {
+            self.page_records = (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_RECORDS_MAX);
+        }
+        self.page = page.into();
+        Ok(self.page.len() < limit)
+    }
+
+    /// Takes what somebody else has read, or reads it for everyone. Whoever is far behind, or may not see the session any
+    /// more, asks the store itself.
+    async fn share_page(&mut self, shared: &SharedPage, wakes: u64) -> Result<bool> {
+        let mut held = shared.lock().await;
+        let is_behind = held.as_ref().is_some_and(|page| page.after > self.cursor);
+        let is_new = |page: &Arc<Page>| {
+            let last = page.records.last().map_or(page.after, |record| record.meta.seq);
+            last > self.cursor || (last == self.cursor && page.is_end && page.wakes >= wakes)
+        };
+        let page = match held.as_ref().filter(|page| !is_behind && is_new(page)) {
+            Some(page) => page.clone(),
+            None if is_behind => {
+                drop(held);
+                return self.read_page().await;
+            }
+            None => held.insert(Arc::new(self.read_for_all(wakes).await?)).clone(),
+        };
+        drop(held);
+        if self.scope.role_in(&page.owner, &page.members).is_none() {
+            return self.read_page().await;
+        }
+        let after = self.cursor;
+        self.page = page.records.iter().filter(|record| record.meta.seq > after).cloned().collect();
+        Ok(page.is_end && page.wakes >= wakes)
+    }
+
+    /// Who may see it is read after it, so that somebody who was shut out in it does not see it.
+    async fn read_for_all(&self, wakes: u64) -> Result<Page> {
+        let (store, limit) = (&self.engine.store, self.page_records);
+        let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);
+        let records = store.read_after(&scope, &self.session, self.cursor, limit).await?;
+        let summary = store.summary(&scope, &self.session).await?;
+        let is_end = records.len() < limit;
+        let (owner, members) = (summary.owner, summary.members);
+        Ok(Page { after: self.cursor, records, wakes, is_end, owner, members })
     }
 }

@@ -3,14 +3,15 @@
 //!
 //! Appends of this process wake their session's followers at once. For those of other processes there is one poller for
 //! all followed sessions, not one per follower: it asks the store whether anything changed at all, and only then which
-//! session did. It runs as long as somebody follows.
+//! session did. It runs as long as somebody follows. What many follow is read once, see [`Page`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sapwood_core::port::store::Store;
-use sapwood_core::{Principal, Scope, Seq, SessionId, TenantId};
+use sapwood_core::scope::Members;
+use sapwood_core::{Principal, Record, Scope, Seq, SessionId, TenantId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -18,6 +19,9 @@ use tokio::task::JoinHandle;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Polling takes at most one part in so many of a core, however many sessions are followed.
 const POLL_SHARE: u32 = 8;
+
+/// From so many followers on, one reads for all of them.
+const SHARED_FROM: usize = 4;
 
 type Key = (TenantId, SessionId);
 
@@ -32,16 +36,34 @@ struct State {
     poller: Option<JoinHandle<()>>,
 }
 
+#[derive(Default)]
 struct Followed {
     /// Counts wake-ups; the number means nothing.
     wakes: watch::Sender<u64>,
     /// Where the poller last saw the log end; none before it has looked.
     seen: Option<Option<Seq>>,
+    page: SharedPage,
 }
+
+/// What was read of a session for all who follow it closely, and who may see it.
+pub(crate) struct Page {
+    /// Where it begins: after this entry.
+    pub after: Seq,
+    pub records: Vec<Record>,
+    /// The wake-up it was read after: it holds all that was there by then, if it is the end.
+    pub wakes: u64,
+    pub is_end: bool,
+    pub owner: Principal,
+    pub members: Members,
+}
+
+/// One reads, and the others find it read.
+pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<Page>>>>;
 
 /// Somebody's ear on one session.
 pub(crate) struct Watch {
     wakes: watch::Receiver<u64>,
+    page: SharedPage,
     tail: Weak<Tail>,
     key: Key,
 }
@@ -65,15 +87,12 @@ impl Tail {
     ) -> Watch {
         let key = (tenant.clone(), session.clone());
         let mut state = self.lock();
-        let followed = state
-            .followed
-            .entry(key.clone())
-            .or_insert_with(|| Followed { wakes: watch::channel(0).0, seen: None });
-        let wakes = followed.wakes.subscribe();
+        let followed = state.followed.entry(key.clone()).or_default();
+        let (wakes, page) = (followed.wakes.subscribe(), followed.page.clone());
         if state.poller.as_ref().is_none_or(JoinHandle::is_finished) {
             state.poller = Some(tokio::spawn(poll(Arc::downgrade(self), store.clone())));
         }
-        Watch { wakes, tail: Arc::downgrade(self), key }
+        Watch { wakes, page, tail: Arc::downgrade(self), key }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -119,10 +138,18 @@ impl Tail {
 }
 
 impl Watch {
-    /// Forgets the wake-ups so far: called before the store is asked, so that an append between the question and the
-    /// wait still wakes.
-    pub(crate) fn listen(&mut self) {
-        self.wakes.mark_unchanged();
+    /// Forgets the wake-ups so far, and says how many there were: called before the store is asked, so that an append
+    /// between the question and the wait still wakes.
+    pub(crate) fn listen(&mut self) -> u64 {
+        *self.wakes.borrow_and_update()
+    }
+
+    /// Where to look for what somebody else has read, if several follow the session.
+    pub(crate) fn shared_page(&self) -> Option<SharedPage> {
+        let tail = self.tail.upgrade()?;
+        let state = tail.lock();
+        let followers = state.followed.get(&self.key)?.wakes.receiver_count();
+        (followers >= SHARED_FROM).then(|| self.page.clone())
     }
 
     pub(crate) async fn changed(&mut self) {

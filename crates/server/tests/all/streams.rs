@@ -145,7 +145,6 @@ async fn a_socket_replays_the_feed_then_is_live_and_takes_words() {
         (live["type"].as_str(), live["seq"].as_u64()),
         (Some("session:message"), Some(replay["seq"].as_u64().unwrap() + 1))
     );
-    drop(next);
 
     let send = json!({ "type": "send", "id": 7, "input": "hi" }).to_string();
     socket.send(Message::Text(send.into())).await.unwrap();

@@ -12,6 +12,7 @@ use sapwood_server::door::Door;
 use sapwood_server::{Listening, Settings, State};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::bench::measure::{median, millis};
@@ -21,8 +22,9 @@ use crate::bench::table::Figure;
 const AXIS: &str = "stream";
 const SUBSCRIBERS: &[usize] = &[1, 100, 2_000];
 const WORKERS: usize = 2;
-/// Between two appends, so that each is delivered before the next one.
+/// Between two appends, so that each is delivered before the next one: this, and more for each subscriber.
 const PAUSE: Duration = Duration::from_millis(150);
+const PAUSE_PER_SUBSCRIBER: Duration = Duration::from_micros(500);
 /// How long a subscriber waits for one event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -68,16 +70,18 @@ async fn deliver(
     let state = State::new(engine.clone(), door, Settings::default(), Vec::new());
     let listening = Listening::bind(SocketAddr::from(([127, 0, 0, 1], 0)), state).await?;
     let addr = listening.addr;
-    let server = tokio::spawn(listening.run(std::future::pending()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(listening.run(async move { drop(stopped.await) }));
     let (session, _) = engine.open(&scope, sapwood::OpenOptions::default()).await?;
     let mut readers = JoinSet::new();
     for _ in 0..subscribers {
         let stream = subscribe(addr, &session).await.context("are enough files allowed? ulimit -n 8192")?;
         readers.spawn(read_times(stream, events));
     }
+    let pause = PAUSE + PAUSE_PER_SUBSCRIBER * u32::try_from(subscribers)?;
     let mut began = Vec::with_capacity(events);
     for number in 0..events {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
         began.push(Instant::now());
         engine.inject(&scope, &session, vec![user_text(number.to_string())], Default::default()).await?;
     }
@@ -86,7 +90,8 @@ async fn deliver(
     while let Some(arrived) = readers.join_next().await {
         times.extend(arrived??.iter().zip(began.iter()).map(|(at, began)| millis(*at - *began)));
     }
-    server.abort();
+    drop(stop);
+    server.await?;
     Ok(times)
 }
 
