@@ -23,7 +23,10 @@ pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
         Outcome::Cancelled => Some(Failure::new("turn.cancelled", "the turn was cancelled")),
         Outcome::Failed => {
             let code = code("turn.failed");
-            Some(Failure::new(code.clone(), format!("the turn failed: {}", ended.message.as_deref().unwrap_or(in_words(&code)))))
+            Some(Failure::new(
+                code.clone(),
+                format!("the turn failed: {}", ended.message.as_deref().unwrap_or(in_words(&code))),
+            ))
         }
         Outcome::Limited => {
             let code = code("turn.limit");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use sapwood::SessionId;
-use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::compact::options::parse_method;
+use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
 use sapwood::core::port::summariser::Summariser;
 use sapwood::engine::compact::{Compacted, Compacting, Writing};

@@ -146,7 +146,11 @@ fn a_model_writes_the_summary_when_it_is_asked_to() {
         let llm = ["compact", &session, "--keep-last", "6", "--compact-strategy", "llm", "--model", "demo"];
         assert_eq!(world.json(&llm)["kept"], 7);
         let archive = &world.lines(&["archives", &session])[0];
-        assert_eq!((&archive["strategy"], &archive["instead_of"]), (&json!("llm"), &Value::Null), "{archive}");
+        assert_eq!(
+            (&archive["strategy"], &archive["instead_of"]),
+            (&json!("llm"), &Value::Null),
+            "{archive}"
+        );
     });
 }
 

@@ -16,6 +16,7 @@ mod interop;
 mod members;
 mod sdk;
 mod shapes;
+mod telemetry;
 mod text;
 mod transfer;
 mod tree;

@@ -236,7 +236,8 @@ fn principal() -> impl Strategy<Value = Principal> {
 
 fn turn_ended() -> impl Strategy<Value = Body> {
     let outcomes = [Outcome::Completed, Outcome::Cancelled, Outcome::Failed, Outcome::Limited];
-    let fields = (proptest::sample::select(outcomes.to_vec()), of(text()), of(text()), of(usage()), of(any::<u64>()));
+    let fields =
+        (proptest::sample::select(outcomes.to_vec()), of(text()), of(text()), of(usage()), of(any::<u64>()));
     fields.prop_map(|(outcome, code, message, usage, cost_nano_usd)| {
         TurnEnded { outcome, code, message, usage, cost_nano_usd }.into()
     })

@@ -221,7 +221,8 @@ fn words_that_come_in_between_are_heard_before_the_next_call() {
 #[test]
 fn a_full_window_is_compacted_once_and_then_ends_the_turn() {
     let mut machine = begin();
-    let overflow = || Input::ModelFailed { code: "context_overflow".into(), message: String::new(), partial: None };
+    let overflow =
+        || Input::ModelFailed { code: "context_overflow".into(), message: String::new(), partial: None };
     assert_eq!(machine.advance(overflow()).effects, [Effect::Compact(Trigger::Overflow)]);
     let compaction =
         Compaction { summary: Some("s".into()), ..Compaction::new(Strategy::Truncate, Trigger::Overflow) };
