@@ -17,6 +17,7 @@ mod failure;
 mod key;
 mod lines;
 mod render;
+mod telemetry;
 mod wiring;
 mod world;
 

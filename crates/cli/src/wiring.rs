@@ -14,6 +14,7 @@ use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
 use crate::key;
 use crate::render::{Format, Out};
+use crate::telemetry::{self, Telemetry};
 use crate::world;
 
 /// What every command works with.
@@ -24,6 +25,8 @@ pub struct App {
     pub place: Place,
     /// The models, once they are needed: see [`App::open_world`].
     pub model: Option<Arc<dyn Model>>,
+    /// Kept until the command ends, which is when the last spans leave.
+    telemetry: Option<Telemetry>,
 }
 
 /// Where things are, before anything is opened.
@@ -51,7 +54,7 @@ impl App {
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
         let engine = sapwood::open_engine(&place.url, options)?;
-        Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None })
+        Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
     }
 
     /// Models and tools, for the commands that run turns. The others start quicker without.
@@ -62,6 +65,10 @@ impl App {
         let world = world::open(&self.place, self.default_model())?;
         self.model = Some(world.model.clone());
         self.engine = self.engine.clone().with_world(world);
+        self.telemetry = telemetry::start(self.format());
+        if self.telemetry.is_some() {
+            self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
+        }
         Ok(())
     }
 

@@ -17,6 +17,7 @@ mod lease;
 pub mod live;
 pub mod pressure;
 pub mod read;
+mod spans;
 pub mod subscribe;
 pub mod summarise;
 mod tail;
@@ -34,12 +35,16 @@ use sapwood_core::port::tokens::Tokenizers;
 pub use error::{EngineError, Result};
 pub use follow::Follower;
 pub use live::{Fragment, News};
+pub use spans::SPAN_TARGET;
 pub use subscribe::{Listener, SessionEvent, Subscription};
 pub use world::World;
 
 use live::Live;
 use tail::Tail;
 use tokens::TokenBook;
+
+/// The id of the trace a span belongs to, as 32 hexadecimal digits; none for a span that nobody traces.
+pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 
 /// Sessions of one store. Cheap to clone.
 #[derive(Clone)]
@@ -50,11 +55,20 @@ pub struct Engine {
     tokens: Arc<TokenBook>,
     live: Arc<Live>,
     world: Option<World>,
+    trace_ids: Option<TraceIds>,
 }
 
 impl Engine {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, tail: Arc::default(), tokens: Arc::default(), live: Arc::default(), world: None }
+        Self {
+            store,
+            clock,
+            tail: Arc::default(),
+            tokens: Arc::default(),
+            live: Arc::default(),
+            world: None,
+            trace_ids: None,
+        }
     }
 
     /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
@@ -69,9 +83,16 @@ impl Engine {
         self
     }
 
+    /// The same engine, writing the ids of the traces that are exported into the log; without, each turn draws its own.
+    pub fn with_trace_ids(mut self, trace_ids: TraceIds) -> Self {
+        self.trace_ids = Some(trace_ids);
+        self
+    }
+
     /// The same engine, with the models and tools of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
-        Ok(self.with_world(other.world()?))
+        let trace_ids = other.trace_ids.clone();
+        Ok(Self { trace_ids, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {

@@ -12,6 +12,9 @@ use sapwood_core::entry::{Details, Stop};
 use sapwood_core::port::model::{self, Model, ModelError, Reply, RequestMessage, RequestPart, Thinking};
 use sapwood_core::port::summariser::{Request, Summariser, SummariserError};
 use sapwood_core::project::context::Role;
+use tracing::Instrument;
+
+use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
 /// Most tokens a summary may take.
 const SUMMARY_TOKENS_MAX: u32 = 8_192;
@@ -52,7 +55,16 @@ impl Summariser for ModelSummariser {
             temperature: None,
             output_tokens_max: Some(SUMMARY_TOKENS_MAX),
         };
-        let reply = self.read_reply(&request).await.map_err(|error| SummariserError(error.to_string()))?;
+        let span = model_span(None, &self.name);
+        let came = self.read_reply(&request).instrument(span.clone()).await;
+        let reply = came.map_err(|error| {
+            record_failure(&span, error.code());
+            SummariserError(error.to_string())
+        })?;
+        record_answer(&span, &self.name);
+        if let Some(usage) = reply.usage {
+            record_usage(&span, usage);
+        }
         match reply.stop {
             Some(Stop::Stop | Stop::Length) => Ok(text_of(&reply)),
             Some(stop) => Err(SummariserError(format!("{} ended its summary with {stop:?}", self.name))),

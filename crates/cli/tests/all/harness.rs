@@ -59,7 +59,8 @@ impl World {
     pub fn bare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sapwood"));
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("SAPWOOD_") {
+            let name_text = name.to_string_lossy();
+            if ["SAPWOOD_", "OTEL_"].iter().any(|ours| name_text.starts_with(ours)) {
                 command.env_remove(name);
             }
         }

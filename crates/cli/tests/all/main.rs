@@ -18,6 +18,7 @@ mod members;
 mod sdk;
 mod serve;
 mod shapes;
+mod telemetry;
 mod text;
 mod transfer;
 mod tree;

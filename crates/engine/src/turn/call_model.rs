@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use futures_util::StreamExt;
 use sapwood_core::agent::{ChainLink, OnExceed};
 use sapwood_core::entry::Stop;
-use sapwood_core::port::model::{ModelError, Piece, Reply};
+use sapwood_core::port::model::{ModelError, Piece, Reply, Request};
 use sapwood_core::port::store::Until;
 use sapwood_core::project::context::{Context, OpenTurn, build_context};
 use sapwood_core::retry::{Retry, decide_retry};
 use sapwood_core::turn::confidence::Filter;
 use sapwood_core::turn::{Answer, Input};
 use sapwood_core::{EntryId, Part};
+use tracing::Instrument;
 
 use super::Stage;
 use crate::Result;
 use crate::live::News;
+use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
 /// Output a model is assumed to give at most, where neither the agent nor the model's facts say.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
@@ -125,7 +127,7 @@ impl Stage {
                 now.reply = Reply::default();
                 now.model.clone_from(&link.model);
             });
-            let Err(failed) = self.stream(&request).await else { return Ok(Ok(())) };
+            let Err(failed) = self.attempt(&request).await else { return Ok(Ok(())) };
             let chance = self.engine.clock.random() as u64;
             match decide_retry(&failed.error, attempt, link.max_attempts, chance) {
                 Retry::Wait { ms } if !failed.has_begun => {
@@ -139,7 +141,21 @@ impl Stage {
         }
     }
 
-    async fn stream(&self, request: &sapwood_core::port::model::Request) -> Result<(), Failed> {
+    /// One attempt, traced.
+    async fn attempt(&self, request: &Request) -> Result<(), Failed> {
+        let span = model_span(Some(&self.session), &request.model);
+        let came = self.stream(request).instrument(span.clone()).await;
+        if let Some(usage) = self.with_now(|now| now.reply.usage) {
+            record_usage(&span, usage);
+        }
+        match &came {
+            Ok(()) => record_answer(&span, &request.model),
+            Err(failed) => record_failure(&span, failed.error.code()),
+        }
+        came
+    }
+
+    async fn stream(&self, request: &Request) -> Result<(), Failed> {
         let before = |error| Failed { error, has_begun: false };
         let mut pieces = self.world.model.call(request).await.map_err(before)?;
         let mut filter = Filter::default();

@@ -44,6 +44,8 @@ pub(crate) struct Stage {
     /// The toolbox's and our own.
     specs: Vec<ToolSpec>,
     fence: u64,
+    /// Open for as long as the stage is.
+    span: tracing::Span,
     trace_id: String,
     now: Mutex<Now>,
 }

@@ -8,11 +8,13 @@ use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::entry::ToolResult;
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
 use sapwood_core::turn::Input;
+use tracing::Instrument;
 
 use super::Stage;
 use super::own_tools::READ_OUTPUT;
 use crate::Result;
 use crate::live::News;
+use crate::spans::{record_failure, record_tool_failure, tool_span};
 
 /// Output over either limit goes into a blob.
 const OUTPUT_BYTES_MAX: usize = 50 << 10;
@@ -21,7 +23,19 @@ const OUTPUT_LINES_MAX: usize = 2_000;
 const END_BYTES: usize = 8 << 10;
 
 impl Stage {
+    /// One run, traced.
     pub(super) async fn run_tool(&self, call: &ToolCall) -> Result<Input> {
+        let span = tool_span(&self.session, call);
+        let done = self.run_and_settle(call).instrument(span.clone()).await;
+        match &done {
+            Ok(result) if result.is_error => record_tool_failure(&span),
+            Ok(_) => {}
+            Err(error) => record_failure(&span, error.code()),
+        }
+        Ok(Input::ToolDone(done?))
+    }
+
+    async fn run_and_settle(&self, call: &ToolCall) -> Result<ToolResult> {
         self.tell(News::ToolRunning { call_id: call.call_id.clone(), name: call.name.clone() });
         let started = Instant::now();
         let output = match self.fault(call) {
@@ -30,7 +44,7 @@ impl Stage {
             None => self.toolbox.run(call).await,
         };
         let (parts, full) = self.settle(output.parts).await?;
-        Ok(Input::ToolDone(ToolResult {
+        Ok(ToolResult {
             call_id: call.call_id.clone(),
             tool: Some(call.name.clone()),
             parts,
@@ -38,7 +52,7 @@ impl Stage {
             duration_ms: Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)),
             interrupted: false,
             full,
-        }))
+        })
     }
 
     /// Why the input does not fit. A tool nobody has is the machine's to refuse.

@@ -14,12 +14,14 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Step, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use super::Stage;
 use super::run::run_turn;
 use super::stage::{check_limits, check_variables, settings_of};
 use crate::inbox::Inbox;
 use crate::lease::Hold;
+use crate::spans::{record_end, record_failure};
 use crate::world::World;
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
@@ -426,7 +428,8 @@ impl Prepared {
             let mut tell = Some(tell);
             let mut next = Some(self);
             while let Some(prepared) = next.take() {
-                let report = prepared.run(&mut hold, on_wait).await;
+                let span = prepared.stage.span.clone();
+                let report = prepared.run(&mut hold, on_wait).instrument(span).await;
                 let has_ended = matches!(&report, Ok(report) if report.ended.is_some());
                 if has_ended {
                     next = engine.take_next(&scope, &session, &world, hold.fence).await;
@@ -449,9 +452,11 @@ impl Prepared {
 
     async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
         let Self { stage, mut machine, step, mut inbox } = self;
-        run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await?;
+        let ran = run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await;
+        ran.inspect_err(|error| record_failure(&stage.span, error.code()))?;
         let ended = machine.state().ended.clone();
-        if ended.is_some() {
+        if let Some(ended) = &ended {
+            record_end(&stage.span, ended);
             stage.tidy_up().await;
         }
         let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;

@@ -17,6 +17,7 @@ use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::own_tools::{OWN_TOOLS, own_specs};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::world::World;
 use crate::{Engine, EngineError, Result};
@@ -40,7 +41,8 @@ impl Engine {
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
             specs.extend(own_specs(&agent.tools));
         }
-        let trace_id = format!("{:032x}", self.clock.random());
+        let span = turn_span(&session, &agent);
+        let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
         let (engine, scope) = (self.clone(), scope.clone());
         Ok(Arc::new(Stage {
@@ -54,9 +56,16 @@ impl Engine {
             toolbox,
             specs,
             fence,
+            span,
             trace_id,
             now,
         }))
+    }
+
+    /// The id of the trace as it is exported; where none is, one that only the log knows.
+    fn trace_id(&self, span: &tracing::Span) -> String {
+        let exported = self.trace_ids.as_ref().and_then(|trace_id_of| trace_id_of(span));
+        exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
     async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {

@@ -1,0 +1,119 @@
+//! Traces for OpenTelemetry. The standard variables of the environment say where they go; without them nothing is
+//! installed and nothing is paid. Only the engine's own spans leave, and none of them has words of a session. A collector
+//! that is away or slow costs a command [`FLUSH_MS_MAX`] at its end and never its success.
+
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use sapwood::effects::egress::provider::collector_client;
+use sapwood::engine::SPAN_TARGET;
+use tracing::level_filters::LevelFilter;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+
+use crate::render::{Format, note};
+
+/// Longest a command waits at its end for the last spans to be taken.
+const FLUSH_MS_MAX: u64 = 2_000;
+/// Either of them switches traces on; the first that is set counts. An empty one is an unset one.
+const ENDPOINTS: &[&str] = &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// `true` here switches them off whatever the others say.
+const DISABLED: &str = "OTEL_SDK_DISABLED";
+const SERVICE: &str = "sapwood";
+
+/// Spans on their way to a collector. Dropping it sends the last ones.
+pub struct Telemetry(SdkTracerProvider);
+
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        // What cannot be sent is lost: a command has done its work whether or not it was watched.
+        let _ = self.0.shutdown_with_timeout(Duration::from_millis(FLUSH_MS_MAX));
+    }
+}
+
+/// Begins to export spans, if the environment says where to.
+pub fn start(format: Format) -> Option<Telemetry> {
+    let endpoint = find_endpoint(variable)?;
+    match install(endpoint) {
+        Ok(telemetry) => Some(telemetry),
+        Err(error) => {
+            note(format, &format!("no traces are sent: {error}"));
+            None
+        }
+    }
+}
+
+/// The id of the trace that a span is exported in.
+pub fn trace_id_of(span: &tracing::Span) -> Option<String> {
+    let context = span.context();
+    let span = context.span();
+    let context = span.span_context();
+    context.is_valid().then(|| context.trace_id().to_string())
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn find_endpoint(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let is_disabled = variable(DISABLED).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    ENDPOINTS.iter().find_map(|name| variable(name)).filter(|_| !is_disabled)
+}
+
+fn install(endpoint: String) -> anyhow::Result<Telemetry> {
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource())
+        .with_batch_exporter(make_exporter(endpoint)?)
+        .build();
+    let layer = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer(SERVICE))
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false)
+        .with_filter(Targets::new().with_target(SPAN_TARGET, LevelFilter::INFO));
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
+    Ok(Telemetry(provider))
+}
+
+/// Endpoint, headers and protocol come from the environment, by the rules of OpenTelemetry.
+fn make_exporter(endpoint: String) -> anyhow::Result<SpanExporter> {
+    // On a thread of its own: a blocking client cannot be made where the async runtime runs.
+    let made = std::thread::spawn(move || collector_client(&endpoint)).join();
+    let client = made.map_err(|_| anyhow::anyhow!("the HTTP client cannot be made"))??;
+    Ok(SpanExporter::builder().with_http().with_http_client(client).build()?)
+}
+
+fn resource() -> Resource {
+    let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| SERVICE.to_owned());
+    Resource::builder()
+        .with_service_name(service)
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(variables: &[(&str, &str)]) -> Option<String> {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        find_endpoint(|name| find(name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn an_endpoint_switches_traces_on_and_the_standard_switch_turns_them_off() {
+        let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318");
+        let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/v1/traces");
+        assert_eq!(endpoint(&[]), None);
+        assert_eq!(endpoint(&[all]).as_deref(), Some(all.1));
+        assert_eq!(endpoint(&[all, traces]).as_deref(), Some(traces.1));
+        assert_eq!(endpoint(&[all, ("OTEL_SDK_DISABLED", "true")]), None);
+    }
+}
