@@ -174,6 +174,11 @@ async fn a_second_send_is_refused_or_queued_and_queued_words_become_the_next_tur
     let half = Play::Hang(vec![Piece::Text("…".into())]);
     let scene = scene(agent(), vec![half, text("second")]).await;
     let running = scene.begin("first", SendOptions::default()).await;
+    scene
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Token { .. })),
+        )
+        .await;
     let words = || vec![Part::text("next")];
     let refused = scene.engine.send(&scene.scope, &scene.session, words(), SendOptions::default()).await;
     assert_eq!(refused.err().unwrap().code(), "turn.running");
