@@ -13,6 +13,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("node", "nodejs"),
     ("npm", "npm"),
     ("tmux", "tmux"),
+    ("git", "git"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
