@@ -279,7 +279,7 @@ impl Engine {
         Ok(self.store.write_audit(scope, export, self.clock.now()).await?)
     }
 
-    async fn append_one(
+    pub(crate) async fn append_one(
         &self,
         scope: &Scope,
         session: &SessionId,

@@ -187,9 +187,7 @@ impl Engine {
         queue: Queue,
         parts: Vec<Part>,
     ) -> Result<EntryId> {
-        let now = self.clock.now();
-        let drafts = vec![Draft::new(now, InputQueued { queue, parts })];
-        let appended = self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        let appended = self.append_one(scope, session, InputQueued { queue, parts }, None).await?;
         appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
     }
 
