@@ -3,7 +3,7 @@
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! [`memory`] keeps what sessions taught; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -15,6 +15,7 @@ pub mod import;
 mod inbox;
 mod lease;
 pub mod live;
+pub mod memory;
 pub mod pressure;
 pub mod read;
 mod spans;
@@ -56,6 +57,7 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    care: memory::MemoryCare,
 }
 
 impl Engine {
@@ -68,6 +70,7 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            care: memory::MemoryCare::default(),
         }
     }
 
@@ -86,6 +89,12 @@ impl Engine {
     /// The same engine, writing the ids of the traces that are exported into the log; without, each turn draws its own.
     pub fn with_trace_ids(mut self, trace_ids: TraceIds) -> Self {
         self.trace_ids = Some(trace_ids);
+        self
+    }
+
+    /// The same engine, with a model to put memories into words, or an embedder to find them by.
+    pub fn with_memory_care(mut self, care: memory::MemoryCare) -> Self {
+        self.care = care;
         self
     }
 

@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use sapwood_core::agent::{Agent, Recall as RecallUse};
 use sapwood_core::content::{BlobRef, Json, ToolCall};
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Graft, GraftWhat};
 use sapwood_core::port::store::{Append, SearchQuery};
@@ -70,7 +71,7 @@ struct GraftFrom {
 }
 
 /// The specs of the engine's own tools that an agent names, and of reading on, which every agent with tools has.
-pub(super) fn own_specs(named: &[String]) -> Vec<ToolSpec> {
+pub(super) fn own_specs(agent: &Agent) -> Vec<ToolSpec> {
     let text = json!({"type": "string"});
     let count = json!({"type": "integer", "minimum": 0});
     let all = [
@@ -115,7 +116,9 @@ pub(super) fn own_specs(named: &[String]) -> Vec<ToolSpec> {
             &["session"],
         ),
     ];
-    let named = all.into_iter().filter(|spec| named.contains(&spec.name));
+    let recalls = agent.memory.unwrap_or_default().recall == RecallUse::Always;
+    let is_granted = |spec: &ToolSpec| agent.tools.contains(&spec.name) || (spec.name == "recall" && recalls);
+    let named = all.into_iter().filter(is_granted);
     let read_on = spec(
         READ_OUTPUT,
         "Reads on in an output that was too big to show: lines from offset, at most limit.",
