@@ -39,6 +39,8 @@ pub struct Config {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
     pub server: Option<ServerSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub memory: Option<MemorySettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
@@ -58,6 +60,20 @@ pub struct ServerSettings {
     pub oidc: Option<OidcSettings>,
 }
 
+/// What is learned from sessions, and with what.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemorySettings {
+    /// The model that puts memories into words; rules if none.
+    pub model: Option<String>,
+    /// The embedding model that finds them, `PROVIDER/NAME`; words if none.
+    pub embedding: Option<String>,
+    /// Whether closing and archiving a session learns from it.
+    pub learn: Option<bool>,
+    /// After how many minutes without use `serve` learns from a session; never if zero.
+    pub idle_minutes: Option<u32>,
+}
+
 /// Whose tokens are taken, and as whom.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,8 +88,8 @@ pub struct OidcSettings {
 }
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys are sent or who may come in, so it says nothing about providers and the
-/// server.
+/// wrote must not decide where a person's keys are sent or who may come in, so it says nothing about providers, the
+/// server and memory.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -82,8 +98,9 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    if !project.providers.is_empty() || project.server.is_some() {
-        let why = format!("providers and server can only be set in {}, your own file", user_file.display());
+    if !project.providers.is_empty() || project.server.is_some() || project.memory.is_some() {
+        let why =
+            format!("providers, server and memory can only be set in {}, your own file", user_file.display());
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -122,6 +139,7 @@ impl Config {
             model: self.model.or(other.model),
             providers: other.providers,
             server: other.server,
+            memory: other.memory,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
         }

@@ -53,7 +53,7 @@ impl App {
             Some(config::Durability::Full) | None => Durability::Full,
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
-        let engine = sapwood::open_engine(&place.url, options)?;
+        let engine = sapwood::open_engine(&place.url, options)?.with_memory_care(world::memory_care(&place)?);
         Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
     }
 
@@ -70,6 +70,14 @@ impl App {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
         }
         Ok(())
+    }
+
+    /// The same for commands that learn from sessions, where a model is to do that.
+    pub fn open_world_to_learn(&mut self) -> Result<()> {
+        match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
+            true => self.open_world(),
+            false => Ok(()),
+        }
     }
 
     /// Who answers where neither the session nor its agent names a model.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use sapwood::effects::model::{EnvironmentKeys, Models, Settings as ModelSettings};
+use sapwood::core::port::embedder::Embedder;
+use sapwood::effects::model::{EnvironmentKeys, ModelEmbedder, Models, Settings as ModelSettings};
 use sapwood::effects::sandbox::Launcher;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::World;
+use sapwood::engine::memory::{AtEnd, MemoryCare};
 
 use crate::failure::{Failure, Result};
 use crate::wiring::Place;
@@ -16,11 +18,29 @@ const SCRATCH_DIR: &str = "scratch";
 /// Variables whose values must not be seen in what a tool brings back.
 const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
 
-pub fn open(place: &Place, default_model: String) -> Result<World> {
+/// How memories are made and found, as the user's own file says. Nothing is asked before it is needed.
+pub fn memory_care(place: &Place) -> Result<MemoryCare> {
+    let Some(settings) = &place.config.memory else { return Ok(MemoryCare::default()) };
+    let embedder = match &settings.embedding {
+        Some(name) => {
+            let embedder = ModelEmbedder::new(Arc::new(models(place)?), name);
+            Some(Arc::new(embedder) as Arc<dyn Embedder>)
+        }
+        None => None,
+    };
+    let at_end = if settings.learn == Some(false) { AtEnd::Leave } else { AtEnd::Learn };
+    Ok(MemoryCare { model: settings.model.clone(), embedder, at_end })
+}
+
+fn models(place: &Place) -> Result<Models> {
     let settings = ModelSettings { providers: place.config.providers.clone(), ..ModelSettings::default() };
     let settings = settings.with_variables(|name| std::env::var(name).ok());
-    let models = Models::new(settings, Arc::new(EnvironmentKeys))
-        .map_err(|error| Failure::new("config.invalid", error.to_string()))?;
+    Models::new(settings, Arc::new(EnvironmentKeys))
+        .map_err(|error| Failure::new("config.invalid", error.to_string()))
+}
+
+pub fn open(place: &Place, default_model: String) -> Result<World> {
+    let models = models(place)?;
     let mut settings = ToolSettings::new(place.home.join(SCRATCH_DIR));
     settings.launcher = Launcher::this_binary();
     settings.secrets = Arc::new(find_secrets());

@@ -3,7 +3,7 @@
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`memory`] keeps what sessions taught; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -11,6 +11,7 @@ pub mod doctor;
 mod error;
 pub mod export;
 pub mod follow;
+pub mod graft;
 pub mod import;
 mod inbox;
 mod lease;
@@ -58,6 +59,7 @@ pub struct Engine {
     world: Option<World>,
     trace_ids: Option<TraceIds>,
     care: memory::MemoryCare,
+    grafted: Arc<graft::GraftBook>,
 }
 
 impl Engine {
@@ -71,6 +73,7 @@ impl Engine {
             world: None,
             trace_ids: None,
             care: memory::MemoryCare::default(),
+            grafted: Arc::default(),
         }
     }
 

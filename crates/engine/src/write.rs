@@ -252,6 +252,7 @@ impl Engine {
     /// Really deletes a session.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
+        self.grafted.forget(&scope.tenant, session);
         self.tail.wake(&scope.tenant, session);
         Ok(())
     }

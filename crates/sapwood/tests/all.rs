@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod graft;
+    mod memory;
+    mod memory_crossing;
     mod turn;
     mod world;
 }

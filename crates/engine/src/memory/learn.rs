@@ -20,7 +20,7 @@ use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
 /// How long a model may take to put memories into words before the rules are used.
-const MODEL_WAIT: Duration = Duration::from_secs(60);
+const MODEL_WAIT: Duration = Duration::from_secs(20);
 /// How often learning looks at what is known again before it gives up.
 const TRIES_MAX: u32 = 8;
 /// Sessions of one page while idle ones are looked for, and pages at most.

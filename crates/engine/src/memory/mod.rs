@@ -18,7 +18,7 @@ use sapwood_core::port::store::PAGE_ROWS_MAX;
 
 pub use keep::{Edit, Kept, Outcome, Written};
 pub use learn::{IdleWindow, Learning};
-pub use recall::{Found, Recollection};
+pub use recall::{Found, Recollection, Shown};
 
 use crate::{Engine, Result};
 

@@ -1,15 +1,16 @@
 //! Answering questions from memory, and telling new sessions what earlier ones taught.
 
 use sapwood_core::agent::Agent;
-use sapwood_core::memory::brief::brief;
+use sapwood_core::id::MemoryId;
+use sapwood_core::memory::brief::{brief, provenance};
 use sapwood_core::memory::rank::{quantise, rank};
 use sapwood_core::port::embedder::EMBED_TEXTS_MAX;
-use sapwood_core::port::memory::{Belongs, Embedding, Memory, Standing, Whose};
+use sapwood_core::port::memory::{Belongs, Embedding, Learned, Memory, MemoryKind, Source, Standing, Whose};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Principal, Scope, SessionId};
+use sapwood_core::{Principal, Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
-use crate::{Engine, Result};
+use crate::{Engine, EngineError, Result};
 
 /// Most memories one question is answered with.
 pub const FOUND_MAX: usize = 100;
@@ -74,6 +75,26 @@ impl Engine {
         }
     }
 
+    /// The memory that an id, or the beginning of one, means to the caller.
+    pub async fn find_memory(&self, scope: &Scope, given: &str) -> Result<MemoryId> {
+        if let Ok(id) = given.parse() {
+            return Ok(id);
+        }
+        let all = self.all_memories(scope, Whose::Any, Standing::Any).await?;
+        let prefix = given.to_ascii_lowercase();
+        let mut fits = all.iter().map(|memory| memory.id).filter(|id| id.to_string().starts_with(&prefix));
+        match (fits.next(), fits.next()) {
+            (Some(id), None) => Ok(id),
+            (Some(first), Some(second)) => Err(EngineError::Ambiguous {
+                what: "the memory",
+                given: given.to_owned(),
+                first: first.to_string(),
+                second: second.to_string(),
+            }),
+            (None, _) => Err(EngineError::NoSuchMemory { given: given.chars().take(64).collect() }),
+        }
+    }
+
     /// What a new session of the caller's is told, as its agent wants it. Not being told must not keep it from starting.
     pub(crate) async fn told(&self, scope: &Scope, agent: &Agent) -> Option<String> {
         let tokens = agent.memory.unwrap_or_default().tokens;
@@ -105,5 +126,45 @@ impl Engine {
         let Ok(from) = self.store.summary(scope, from).await else { return false };
         let may_read = |reader: &Principal| from.owner == *reader || from.members.contains_key(reader);
         std::iter::once(&into.owner).chain(into.members.keys()).all(may_read)
+    }
+}
+
+/// A memory as it is shown to people and programs: without its direction, which means nothing to either.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shown {
+    pub id: MemoryId,
+    pub belongs: Belongs,
+    pub kind: MemoryKind,
+    pub text: String,
+    pub sources: Vec<Source>,
+    pub learned: Learned,
+    pub strength: usize,
+    pub by: Principal,
+    pub version: u64,
+    pub created_at: TimestampMs,
+    pub updated_at: TimestampMs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<MemoryId>,
+    /// In words.
+    pub provenance: String,
+}
+
+impl From<&Memory> for Shown {
+    fn from(memory: &Memory) -> Self {
+        Self {
+            id: memory.id,
+            belongs: memory.belongs.clone(),
+            kind: memory.kind,
+            text: memory.text.clone(),
+            sources: memory.sources.clone(),
+            learned: memory.learned.clone(),
+            strength: memory.strength(),
+            by: memory.by.clone(),
+            version: memory.version,
+            created_at: memory.created_at,
+            updated_at: memory.updated_at,
+            superseded_by: memory.superseded_by,
+            provenance: provenance(memory),
+        }
     }
 }

@@ -4,7 +4,9 @@ mod about;
 mod agents;
 mod artifacts;
 mod entries;
+mod grafts;
 mod members;
+mod memory;
 mod projections;
 mod search;
 mod sessions;
@@ -47,6 +49,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(artifacts::routes())
         .merge(members::routes())
         .merge(search::routes())
+        .merge(memory::routes())
+        .merge(grafts::routes())
         .merge(agents::routes())
         .merge(about::routes())
 }

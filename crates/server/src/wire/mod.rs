@@ -3,6 +3,8 @@
 
 mod answer;
 mod ask;
+mod memory;
 
 pub use answer::*;
 pub use ask::*;
+pub use memory::*;
