@@ -9,6 +9,7 @@ mod all {
     mod compact;
     mod context;
     mod folds;
+    mod memory;
     mod notation;
     mod place;
     mod settings;

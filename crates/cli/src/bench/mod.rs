@@ -72,6 +72,8 @@ enum Axis {
     Import,
     /// Events over HTTP to 1, 100 and 2000 subscribers
     Stream,
+    /// Facts of fifty sessions, asked for in other words, and what crosses to others
+    Memories,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -88,6 +90,7 @@ const ALL: &[Axis] = &[
     Axis::Compaction,
     Axis::Import,
     Axis::Stream,
+    Axis::Memories,
 ];
 
 /// How much of everything.
@@ -164,5 +167,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Compaction => axis::compaction::run(stage).await,
         Axis::Import => axis::import::run(stage).await,
         Axis::Stream => axis::stream::run(stage).await,
+        Axis::Memories => axis::memories::run(stage).await,
     }
 }

@@ -205,7 +205,7 @@ impl Town {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_crosses_to_another_user_or_tenant(deeds in deeds()) {

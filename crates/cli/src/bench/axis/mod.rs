@@ -8,6 +8,7 @@ pub mod fork;
 pub mod full;
 pub mod import;
 pub mod list;
+pub mod memories;
 pub mod memory;
 pub mod search;
 pub mod stream;
