@@ -155,7 +155,7 @@ impl Engine {
         let request = Request { system: ask::SYSTEM.to_owned(), text: shown.text.clone() };
         let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
         let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;
-        ask::read(shown, &answer.map_err(|error| error.to_string())?)
+        ask::read(shown, &answer.map_err(|error| error.to_string())?.text)
     }
 
     async fn keep_all(
