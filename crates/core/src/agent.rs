@@ -76,7 +76,7 @@ pub struct Agent {
 pub struct MemoryUse {
     /// How much of its system prompt a new session may be told in, in tokens; nothing if zero.
     pub tokens: u32,
-    /// Whether it has the tool `recall`, even if its tools do not name it.
+    /// Whether it has the tool `recall`, if it has tools at all and they do not name it.
     pub recall: Recall,
     /// Whether later sessions learn from it.
     pub learn: Learn,
@@ -84,9 +84,9 @@ pub struct MemoryUse {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recall {
+    #[default]
     Always,
     /// Only if its tools name it.
-    #[default]
     IfNamed,
 }
 
@@ -99,7 +99,7 @@ pub enum Learn {
 
 impl Default for MemoryUse {
     fn default() -> Self {
-        Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::IfNamed, learn: Learn::Yes }
+        Self::ALL
     }
 }
 

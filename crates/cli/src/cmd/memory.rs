@@ -15,8 +15,6 @@ use crate::wiring::App;
 
 const ROWS_DEFAULT: u32 = 50;
 const FOUND_DEFAULT: u32 = 10;
-/// Characters of an id that a list shows; `memory show` takes them.
-const ID_CHARS: usize = 13;
 
 /// What sessions taught: list, ask, add, change, forget, learn
 #[derive(Debug, Args)]
@@ -254,8 +252,7 @@ fn print_kept(app: &mut App, kept: &Kept) -> Result<()> {
         Outcome::Known => "known already",
         Outcome::Superseded { .. } => "learned, in the place of an older one",
     };
-    let id = kept.memory.id.to_string();
-    Ok(writeln!(app.out, "{DIM}{}{DIM:#} {word}: {}", &id[..ID_CHARS], clean(&kept.memory.text))?)
+    Ok(writeln!(app.out, "{DIM}{}{DIM:#} {word}: {}", kept.memory.id, clean(&kept.memory.text))?)
 }
 
 fn print_memory(app: &mut App, memory: &Memory, more: Value) -> Result<()> {
@@ -264,13 +261,12 @@ fn print_memory(app: &mut App, memory: &Memory, more: Value) -> Result<()> {
         merge(&mut value, more);
         return app.out.json(&value);
     }
-    let id = memory.id.to_string();
     let old = if memory.is_current() { "" } else { " (superseded)" };
     let whose = if memory.belongs == Belongs::Tenant { " (everybody's)" } else { "" };
     Ok(writeln!(
         app.out,
         "{DIM}{} {:<13}{DIM:#} {}{DIM}{whose}{old}{DIM:#}",
-        &id[..ID_CHARS],
+        memory.id,
         memory.kind.as_str(),
         clean(&memory.text)
     )?)
