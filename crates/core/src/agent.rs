@@ -104,8 +104,8 @@ impl Default for MemoryUse {
 }
 
 impl MemoryUse {
-    const NONE: Self = Self { tokens: 0, recall: Recall::IfNamed, learn: Learn::No };
-    const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
+    pub const NONE: Self = Self { tokens: 0, recall: Recall::IfNamed, learn: Learn::No };
+    pub const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
 }
 
 /// As it stands in a file.

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::on_each_store;
+use crate::harness::{log_file, on_each_store, user};
 
 fn code(error: Value) -> String {
     error["code"].as_str().unwrap().to_owned()
@@ -127,5 +127,66 @@ fn a_graft_is_made_listed_read_and_withheld() {
         assert_eq!(world.lines(&["graft", "ls", &session])[0]["state"], "withheld");
         let context = world.json(&["context", &session]).to_string();
         assert!(context.contains("withheld") && !context.contains("answer one"), "{context}");
+    });
+}
+
+/// Every file below a directory that holds these words.
+fn find_words(dir: &std::path::Path, words: &str, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            find_words(&path, words, found);
+        } else if std::fs::read(&path).unwrap_or_default().windows(words.len()).any(|w| w == words.as_bytes())
+        {
+            found.push(path.display().to_string());
+        }
+    }
+}
+
+#[test]
+fn what_is_forgotten_or_erased_is_in_no_byte_of_the_store() {
+    on_each_store(|world| {
+        let canary = "zebrafinch4711";
+        let left = || {
+            let mut found = Vec::new();
+            find_words(&world.path("."), canary, &mut found);
+            found
+        };
+        let added = world.json(&["memory", "add", &format!("The bird is a {canary}")]);
+        assert!(!left().is_empty(), "it can be found");
+        world.ok(&["memory", "forget", added["id"].as_str().unwrap()]);
+        assert_eq!(left(), Vec::<String>::new());
+        let session = world.session(&[&format!("u:Remember that the bird is a {canary}.")]);
+        world.ok(&["close", &session]);
+        assert_eq!(world.lines(&["memory", "ls"]).len(), 1);
+        world.ok(&["erase", &session, "--yes"]);
+        assert_eq!(left(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_server_learns_from_sessions_that_have_been_idle() {
+    on_each_store(|world| {
+        let home = world.path(".local/share/sapwood");
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("sapwood.toml"), "[memory]\nidle_minutes = 1\n").unwrap();
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+        let text = log_file("idle", &[(None, user("Our mascot is a badger."))]);
+        let text = text.replace("user:ana", "user:tester");
+        // Ten minutes ago, where the file has a time long past.
+        let text = text.replace("1700000000000", &(now - 600_000).to_string());
+        let text = text.replace("1700000000001", &(now - 600_000).to_string());
+        std::fs::write(world.path("idle.jsonl"), text).unwrap();
+        world.ok(&["import", world.path("idle.jsonl").to_str().unwrap()]);
+        let mut server = world.spawn(&["serve", "--addr", "127.0.0.1:0"]);
+        let learned = (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            !world.lines(&["memory", "ls"]).is_empty()
+        });
+        let _ = server.kill();
+        let _ = server.wait();
+        assert!(learned, "{:?}", world.lines(&["ls"]));
+        assert_eq!(world.lines(&["memory", "ls"])[0]["by"], "system");
     });
 }

@@ -38,6 +38,7 @@ const PURPOSES: &[&str] = &["for", "in", "when", "on"];
 /// A statement taken apart, as far as words allow.
 struct Statement {
     kind: MemoryKind,
+    words: Vec<String>,
     all: BTreeSet<String>,
     numbers: BTreeSet<String>,
     is_negated: bool,
@@ -75,19 +76,30 @@ fn set(stems: impl IntoIterator<Item = String>) -> BTreeSet<String> {
 impl Statement {
     fn read(kind: MemoryKind, text: &str) -> Self {
         let words = words(text);
-        let is_number = |word: &&String| word.bytes().any(|byte| byte.is_ascii_digit());
+        let is_number = |word: &String| word.bytes().any(|byte| byte.is_ascii_digit());
+        let mut all = set(stems(text));
+        let mut numbers = set(words.iter().filter(|word| is_number(word)).cloned());
+        if kind == MemoryKind::ErrorPattern {
+            // Errors name lines, ports and times that are never the same twice.
+            numbers.clear();
+            all.retain(|stem| !is_number(stem));
+        }
         Self {
             kind,
-            all: set(stems(text)),
-            numbers: set(words.iter().filter(is_number).cloned()),
+            all,
+            numbers,
             // "Never" and "not" together are one no, as people speak.
             is_negated: words.iter().any(|word| is_negation(word)),
             slot: slot_of(&words),
             pair: pair_of(&words),
+            words,
         }
     }
 
     fn says_same(&self, other: &Self) -> bool {
+        if self.words == other.words {
+            return true;
+        }
         let common = self.all.intersection(&other.all).count() as f64;
         let union = self.all.union(&other.all).count().max(1) as f64;
         let differs =

@@ -274,8 +274,7 @@ fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolR
 
 fn pattern_of(one: Failing) -> Candidate {
     let mended = one.mended.map(|input| format!("; it worked with {input}")).unwrap_or_default();
-    let text =
-        format!("The tool {} failed {} times with {:?}{mended}", one.tool, one.entries.len(), one.shown);
+    let text = format!("The tool {} failed again and again with {:?}{mended}", one.tool, one.shown);
     Candidate { kind: MemoryKind::ErrorPattern, text, entries: one.entries, tone: Tone::Plain }
 }
 

@@ -1,9 +1,15 @@
 //! What the rules find worth remembering, and how a model's answer is read.
 
+use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Kind, Meta, UserMessage};
-use sapwood_core::memory::{Tone, ask, rules};
-use sapwood_core::port::memory::MemoryKind;
-use sapwood_core::{Body, Entry, EntryId, Part, Principal, Seq, TimestampMs};
+use sapwood_core::memory::brief::brief;
+use sapwood_core::memory::compare::{Relation, relate};
+use sapwood_core::memory::rank::rank;
+use sapwood_core::memory::{Tone, ask, is_fit_to_keep, rules};
+use sapwood_core::port::memory::{Belongs, Learned, Memory, MemoryKind};
+use sapwood_core::{Body, Entry, EntryId, MemoryId, Part, Principal, Seq, TimestampMs};
+
+use super::cases_of;
 
 fn ana() -> Principal {
     "user:ana".parse().unwrap()
@@ -127,4 +133,47 @@ fn a_models_answer_names_lines_and_one_of_them_is_the_persons() {
     let secret = r#"{"memories":[{"kind":"fact","text":"The password is hunter2","lines":[1]}]}"#;
     assert_eq!(ask::read(&shown, secret).unwrap(), [], "a secret is left out");
     assert!(ask::show(&entries[1..], &ana()).is_none(), "nothing of the owner's");
+}
+
+fn memory(number: i64, text: &str) -> Memory {
+    Memory {
+        id: MemoryId::mint(TimestampMs(number), 1),
+        belongs: Belongs::To(ana()),
+        kind: MemoryKind::Fact,
+        text: text.to_owned(),
+        sources: Vec::new(),
+        learned: Learned::ByRules,
+        by: ana(),
+        version: 1,
+        created_at: TimestampMs(1),
+        updated_at: TimestampMs(1),
+        superseded_by: None,
+        embedding: None,
+    }
+}
+
+proptest! {
+    #![proptest_config(cases_of(400))]
+
+    /// People write anything, and memories may hold it.
+    #[test]
+    fn no_text_is_too_odd(texts in prop::collection::vec(".{0,120}|[a-zI' .!?,]{0,80}|(I prefer|remember that|my) .{0,60}", 1..6)) {
+        let entries: Vec<Entry> = texts.iter().zip(1..).map(|(text, n)| said(n, "user:ana", text)).collect();
+        let found = rules::extract(&entries, &ana());
+        let known: Vec<Memory> = texts.iter().zip(1..).map(|(text, n)| memory(n, text)).collect();
+        for candidate in &found {
+            prop_assert!(is_fit_to_keep(&candidate.text) && !candidate.text.trim().is_empty());
+            let _ = relate(candidate, known.iter());
+            // What was just learned is known.
+            let again = memory(9, &candidate.text);
+            prop_assert_eq!(relate(candidate, [again.clone()].iter()), Relation::Strengthens(again.id));
+        }
+        for text in &texts {
+            for ranked in rank(text, None, &known) {
+                prop_assert!(ranked.score.is_finite() && ranked.score > 0.0);
+            }
+        }
+        let told = brief(&known, 400).unwrap_or_default();
+        prop_assert!(told.len() <= 1_600 && told.matches("</memories>").count() <= 1);
+    }
 }

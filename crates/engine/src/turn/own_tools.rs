@@ -3,10 +3,11 @@
 
 use std::str::FromStr;
 
-use sapwood_core::agent::{Agent, Recall as RecallUse};
+use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
 use sapwood_core::content::{BlobRef, Json, ToolCall};
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, GraftWhat};
 use sapwood_core::memory::brief::line_of;
+use sapwood_core::port::memory::{Belongs, Whose};
 use sapwood_core::port::store::{Append, SearchQuery};
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use sapwood_core::{BlobHash, Body, Draft, Part, SessionId};
@@ -244,6 +245,12 @@ impl Stage {
         let Ok(source) = self.engine.find_session(&self.scope, &input.session).await else {
             return Ok(ToolOutput::error(format!("There is no session {}.", input.session)));
         };
+        // A person may graft whatever they may read; a model does not carry things to readers who may not.
+        let summary = self.engine.summary(&self.scope, &self.session).await?;
+        if !self.engine.may_quote(&self.scope, &summary, &source).await {
+            let text = format!("Not everybody who reads this session may read session {source}.");
+            return Ok(ToolOutput::error(text));
+        }
         let what = match (input.artifact, input.first, input.last) {
             (Some(name), None, None) => GraftWhat::Artifact { name },
             (None, Some(first), last) => GraftWhat::Rounds { first, last: last.unwrap_or(first) },
@@ -265,7 +272,13 @@ impl Stage {
     async fn delegate(&self, input: Delegate) -> Result<ToolOutput> {
         let mut agent = self.agent.clone();
         agent.tools.retain(|tool| tool != "delegate");
-        let cwd = self.engine.summary(&self.scope, &self.session).await?.cwd;
+        let summary = self.engine.summary(&self.scope, &self.session).await?;
+        if self.engine.tellable(&self.scope, &summary) == Whose::Only(Belongs::Tenant) {
+            // Its answer comes back into a session that others read: it must not know more than they may.
+            agent.memory = Some(MemoryUse::NONE);
+            agent.tools.retain(|tool| tool != "recall" && tool != "graft");
+        }
+        let cwd = summary.cwd;
         let title: String = input.task.lines().next().unwrap_or("delegated").chars().take(80).collect();
         let open =
             OpenOptions { title: Some(title), agent: Some(agent.id.clone()), cwd, ..OpenOptions::default() };

@@ -212,3 +212,23 @@ async fn the_graft_tool_brings_content_in_by_reference() {
         .unwrap();
     assert!(!log.contains("the first report"));
 }
+
+#[tokio::test]
+async fn a_model_does_not_graft_what_not_every_reader_may_read() {
+    let actor = Actor::playing(Vec::new());
+    let house = Sapwood::open("memory:").unwrap();
+    let engine = house.engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
+    let source = source_of(&ana).await;
+    let input = format!(r#"{{"session":"{source}"}}"#);
+    actor.play(vec![calls(&[("c1", "graft", &input)]), text("done")]);
+    let approvals = sapwood::core::policy::ApprovalMode::Auto;
+    let agent =
+        Agent { tools: vec!["graft".to_owned()], approvals, ..Agent::default_with(Some("actor".into())) };
+    let session = ana.start(agent).await.unwrap();
+    let bob = as_user(&house, "acme", "bob").scope().principal.clone();
+    ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+    ana.send(&session, "get it").await.unwrap();
+    assert!(actor.last_heard().contains("Not everybody who reads"), "{}", actor.last_heard());
+    assert!(ana.grafts(&session).await.unwrap().is_empty());
+}

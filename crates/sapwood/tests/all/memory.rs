@@ -360,3 +360,28 @@ async fn an_agent_can_keep_its_sessions_to_themselves() {
     ana.close(&session).await.unwrap();
     assert!(texts(&ana).await.is_empty());
 }
+
+#[tokio::test]
+async fn what_a_shared_session_delegates_to_is_told_nothing_private() {
+    for is_shared in [false, true] {
+        let plays = vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
+        let actor = Actor::playing(plays);
+        let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+        let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
+        ana.remember("Our staging database is heron", MemoryKind::Fact).await.unwrap();
+        let tools = vec!["delegate".to_owned()];
+        let agent = Agent { tools, ..Agent::default_with(Some("actor".into())) };
+        let session = ana.start(agent).await.unwrap();
+        if is_shared {
+            let bob = scope("bob").principal;
+            ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+        }
+        ana.send(&session, "go").await.unwrap();
+        let asked = actor.asked.lock().unwrap();
+        let child =
+            asked.iter().find(|request| format!("{:?}", request.messages).contains("find it")).unwrap();
+        let is_told = child.system.as_deref().unwrap_or_default().contains("heron");
+        let recalls = child.tools.iter().any(|tool| tool.name == "recall");
+        assert_eq!((is_told, recalls), (!is_shared, !is_shared));
+    }
+}
