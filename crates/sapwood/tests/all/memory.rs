@@ -369,7 +369,7 @@ async fn what_a_shared_session_delegates_to_is_told_nothing_private() {
         let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
         let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
         ana.remember("Our staging database is heron", MemoryKind::Fact).await.unwrap();
-        let tools = vec!["delegate".to_owned()];
+        let tools = ["delegate", "put_artifact"].map(str::to_owned).to_vec();
         let agent = Agent { tools, ..Agent::default_with(Some("actor".into())) };
         let session = ana.start(agent).await.unwrap();
         if is_shared {
