@@ -101,6 +101,7 @@ pub enum Command {
     Doctor(cmd::doctor::DoctorArgs),
     Bench(crate::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
+    Hook(cmd::hook::HookArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),

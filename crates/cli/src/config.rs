@@ -8,6 +8,7 @@ use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
+use crate::hooks::HookSettings;
 
 const FILE_NAME: &str = "sapwood.toml";
 /// Largest file that is read.
@@ -39,6 +40,8 @@ pub struct Config {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
     pub server: Option<ServerSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub hooks: Vec<HookSettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
@@ -72,8 +75,8 @@ pub struct OidcSettings {
 }
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys are sent or who may come in, so it says nothing about providers and the
-/// server.
+/// wrote must not decide where a person's keys are sent, who may come in, or what runs without being asked: it says
+/// nothing about providers, the server and hooks.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -82,8 +85,9 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    if !project.providers.is_empty() || project.server.is_some() {
-        let why = format!("providers and server can only be set in {}, your own file", user_file.display());
+    if !project.providers.is_empty() || project.server.is_some() || !project.hooks.is_empty() {
+        let why =
+            format!("providers, server and hooks can only be set in {}, your own file", user_file.display());
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -122,6 +126,7 @@ impl Config {
             model: self.model.or(other.model),
             providers: other.providers,
             server: other.server,
+            hooks: other.hooks,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
         }
@@ -130,6 +135,9 @@ impl Config {
     /// A path in a file means the same wherever the command is started.
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
+        for hook in &mut self.hooks {
+            hook.directory = dir.join(std::mem::take(&mut hook.directory));
+        }
         if let Some(oidc) = self.server.as_mut().and_then(|server| server.oidc.as_mut()) {
             oidc.jwks_file = oidc.jwks_file.take().map(|path| dir.join(path));
         }

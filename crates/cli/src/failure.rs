@@ -42,6 +42,7 @@ impl Exit {
             | "blob.not_found"
             | "key.not_found"
             | "agent.not_found"
+            | "hook.not_found"
             | "approval.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
@@ -52,7 +53,7 @@ impl Exit {
             | "turn.running"
             | "turn.interrupted"
             | "turn.none" => Exit::Conflict,
-            "session.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
+            "session.denied" | "agent.untrusted" | "server.open" | "hook.refused" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -160,7 +161,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
         "config.invalid" => {
-            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers, server, hooks"
         }
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
@@ -212,6 +213,7 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "hook.refused" => "sapwood hook ls shows the hooks that are asked",
         "budget_exceeded" => "raise the agent's budget and begin a new session with it",
         "context_overflow" => "sapwood compact SESSION makes room",
         _ => "sapwood help shows the commands",

@@ -14,6 +14,7 @@ mod chat;
 mod cmd;
 mod config;
 mod failure;
+mod hooks;
 mod key;
 mod lines;
 mod render;

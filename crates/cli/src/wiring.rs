@@ -12,6 +12,7 @@ use crate::agents::Agents;
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
+use crate::hooks;
 use crate::key;
 use crate::render::{Format, Out};
 use crate::telemetry::{self, Telemetry};
@@ -54,6 +55,7 @@ impl App {
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
         let engine = sapwood::open_engine(&place.url, options)?;
+        let engine = hooks::install(engine, &place.config, &scope)?;
         Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
     }
 

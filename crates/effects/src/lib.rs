@@ -2,6 +2,7 @@
 //! knows the log: what goes in are requests and grants, what comes out are pieces and outputs.
 
 pub mod egress;
+pub mod hook;
 pub mod model;
 pub mod sandbox;
 pub mod secret;

@@ -169,6 +169,7 @@ impl Engine {
     /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
     pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
+        let how = self.hooked(scope, session, how);
         for _ in 0..PLANS_MAX {
             let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
             let looked = Looked::of(slice);

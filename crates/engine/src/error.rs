@@ -4,6 +4,7 @@ use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::hook::HookName;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
 use sapwood_core::{SessionId, StoreError};
@@ -60,6 +61,10 @@ pub enum EngineError {
     Summariser { source: SummariserError },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    HookRefused { hook: String, on: HookName, reason: String },
+    #[error("hooks led to hooks more than {limit} times")]
+    HookDepth { limit: u8 },
 }
 
 impl EngineError {
@@ -87,6 +92,8 @@ impl EngineError {
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
             EngineError::NotCompacted { .. } => "session.not_compacted",
+            EngineError::HookRefused { .. } => "hook.refused",
+            EngineError::HookDepth { .. } => "hook.depth",
         }
     }
 }

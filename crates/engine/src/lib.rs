@@ -3,7 +3,8 @@
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! [`hook`] asks and
+//! tells whoever wants to have a say; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -11,6 +12,7 @@ pub mod doctor;
 mod error;
 pub mod export;
 pub mod follow;
+pub mod hook;
 pub mod import;
 mod inbox;
 mod lease;
@@ -56,6 +58,10 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    /// None where nobody installed one: then nothing is ever asked or told.
+    hooks: Option<Arc<hook::Hooks>>,
+    /// How many hooks stand between a person and what this engine does.
+    depth: u8,
 }
 
 impl Engine {
@@ -68,6 +74,8 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            hooks: None,
+            depth: 0,
         }
     }
 
@@ -89,10 +97,10 @@ impl Engine {
         self
     }
 
-    /// The same engine, with the models and tools of another one.
+    /// The same engine, with the models, tools and hooks of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
-        let trace_ids = other.trace_ids.clone();
-        Ok(Self { trace_ids, ..self.with_world(other.world()?) })
+        let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
+        Ok(Self { trace_ids, hooks, depth, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {

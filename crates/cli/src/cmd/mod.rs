@@ -18,6 +18,7 @@ pub mod events;
 pub mod export;
 pub mod feed;
 pub mod fork;
+pub mod hook;
 pub mod import;
 pub mod info;
 pub mod inject;
@@ -61,7 +62,9 @@ pub async fn run(cli: Cli) -> Result<()> {
     };
     let mut app = App::open(&global)?;
     // Boxed: the commands' futures differ in size, and only one of them ever runs.
-    Box::pin(dispatch(&mut app, command)).await?;
+    let done = Box::pin(dispatch(&mut app, command)).await;
+    app.engine.hooks_settled().await;
+    done?;
     Ok(app.out.flush()?)
 }
 
@@ -108,6 +111,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)

@@ -2,6 +2,7 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod hooks;
 mod look;
 mod make_room;
 mod own_tools;
@@ -65,6 +66,8 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// The words of a turn that has just begun, until its first call.
+    begins_with: Option<String>,
 }
 
 impl Stage {

@@ -17,13 +17,18 @@ use crate::Result;
 const MEDIA_BYTES_MAX: u64 = 24 << 20;
 
 impl Stage {
-    pub(super) async fn request(&self, model: &str, context: &Context) -> Result<Request> {
+    pub(super) async fn request(
+        &self,
+        model: &str,
+        context: &Context,
+        system: Option<&str>,
+    ) -> Result<Request> {
         let media = self.load_media(context).await?;
         let signatures = self.with_now(|now| now.signatures.clone());
         let messages = context.messages.iter().map(|message| message_of(message, &media, &signatures));
         Ok(Request {
             model: model.to_owned(),
-            system: self.system(context),
+            system: system.map(str::to_owned),
             messages: messages.collect(),
             tools: self.specs.clone(),
             thinking: Thinking::from_name(&context.thinking).unwrap_or_default(),
@@ -32,7 +37,7 @@ impl Stage {
         })
     }
 
-    fn system(&self, context: &Context) -> Option<String> {
+    pub(super) fn system(&self, context: &Context) -> Option<String> {
         let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
         let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
         let parts: Vec<String> = prompt.into_iter().chain(rating).collect();
