@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod hooks;
     mod turn;
     mod world;
 }
