@@ -102,6 +102,7 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),
+    Skill(cmd::skill::SkillArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),

@@ -40,6 +40,8 @@ pub struct Config {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
     pub server: Option<ServerSettings>,
+    /// Directories of skills, besides the project's own and those in Sapwood's home.
+    pub skills: Vec<PathBuf>,
     /// Only in the user's own file, see [`load`].
     pub hooks: Vec<HookSettings>,
     /// Where the project's file was found.
@@ -126,6 +128,7 @@ impl Config {
             model: self.model.or(other.model),
             providers: other.providers,
             server: other.server,
+            skills: [self.skills, other.skills].concat(),
             hooks: other.hooks,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
@@ -135,6 +138,7 @@ impl Config {
     /// A path in a file means the same wherever the command is started.
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
+        self.skills.iter_mut().for_each(|path| *path = dir.join(&*path));
         for hook in &mut self.hooks {
             hook.directory = dir.join(std::mem::take(&mut hook.directory));
         }

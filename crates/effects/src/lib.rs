@@ -6,5 +6,6 @@ pub mod hook;
 pub mod model;
 pub mod sandbox;
 pub mod secret;
+pub mod skill;
 pub mod tokens;
 pub mod tool;

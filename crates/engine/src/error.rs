@@ -5,6 +5,7 @@ use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::id::{IdError, TurnId};
 use sapwood_core::port::hook::HookName;
+use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
 use sapwood_core::{SessionId, StoreError};
@@ -65,6 +66,8 @@ pub enum EngineError {
     HookRefused { hook: String, on: HookName, reason: String },
     #[error("hooks led to hooks more than {limit} times")]
     HookDepth { limit: u8 },
+    #[error(transparent)]
+    Skill(#[from] SkillError),
 }
 
 impl EngineError {
@@ -94,6 +97,7 @@ impl EngineError {
             EngineError::NotCompacted { .. } => "session.not_compacted",
             EngineError::HookRefused { .. } => "hook.refused",
             EngineError::HookDepth { .. } => "hook.depth",
+            EngineError::Skill(error) => error.code(),
         }
     }
 }

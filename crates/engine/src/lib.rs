@@ -4,7 +4,7 @@
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
 //! [`hook`] asks and
-//! tells whoever wants to have a say; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -19,6 +19,7 @@ mod lease;
 pub mod live;
 pub mod pressure;
 pub mod read;
+pub mod skill;
 mod spans;
 pub mod subscribe;
 pub mod summarise;
@@ -60,6 +61,7 @@ pub struct Engine {
     trace_ids: Option<TraceIds>,
     /// None where nobody installed one: then nothing is ever asked or told.
     hooks: Option<Arc<hook::Hooks>>,
+    skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
     /// How many hooks stand between a person and what this engine does.
     depth: u8,
 }
@@ -75,6 +77,7 @@ impl Engine {
             world: None,
             trace_ids: None,
             hooks: None,
+            skills: None,
             depth: 0,
         }
     }
@@ -97,10 +100,11 @@ impl Engine {
         self
     }
 
-    /// The same engine, with the models, tools and hooks of another one.
+    /// The same engine, with the models, tools, skills and hooks of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
         let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
-        Ok(Self { trace_ids, hooks, depth, ..self.with_world(other.world()?) })
+        let skills = other.skills.clone();
+        Ok(Self { trace_ids, hooks, skills, depth, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {

@@ -35,6 +35,7 @@ pub mod send;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod skill;
 pub mod tree;
 pub mod trim;
 pub mod uncompact;
@@ -111,6 +112,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod hook;
 pub mod keys;
 pub mod model;
+pub mod skill;
 pub mod store;
 pub mod summariser;
 pub mod tokens;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -44,6 +45,8 @@ pub(crate) struct Stage {
     toolbox: Arc<dyn Toolbox>,
     /// The toolbox's and our own.
     specs: Vec<ToolSpec>,
+    /// The skills that are active, as the model is told about them.
+    skills: Vec<SkillCard>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::port::model::{Request, RequestMessage, RequestPart, Signature, Thinking};
+use sapwood_core::port::skill::skills_prompt;
 use sapwood_core::project::context::{Context, Message};
 use sapwood_core::turn::confidence;
 use sapwood_core::{BlobHash, Part};
@@ -40,7 +41,8 @@ impl Stage {
     pub(super) fn system(&self, context: &Context) -> Option<String> {
         let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
         let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
-        let parts: Vec<String> = prompt.into_iter().chain(rating).collect();
+        let skills = skills_prompt(&self.skills);
+        let parts: Vec<String> = prompt.into_iter().chain(skills).chain(rating).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
