@@ -103,6 +103,7 @@ pub enum Command {
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),
+    Trigger(cmd::trigger::TriggerArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
 use crate::hooks::HookSettings;
+use crate::triggers::TriggerSettings;
 
 const FILE_NAME: &str = "sapwood.toml";
 /// Largest file that is read.
@@ -44,6 +45,8 @@ pub struct Config {
     pub skills: Vec<PathBuf>,
     /// Only in the user's own file, see [`load`].
     pub hooks: Vec<HookSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub triggers: Vec<TriggerSettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
@@ -78,7 +81,7 @@ pub struct OidcSettings {
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
 /// wrote must not decide where a person's keys are sent, who may come in, or what runs without being asked: it says
-/// nothing about providers, the server and hooks.
+/// nothing about providers, the server, hooks and triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -87,9 +90,10 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    if !project.providers.is_empty() || project.server.is_some() || !project.hooks.is_empty() {
-        let why =
-            format!("providers, server and hooks can only be set in {}, your own file", user_file.display());
+    let acts = !project.hooks.is_empty() || !project.triggers.is_empty();
+    if !project.providers.is_empty() || project.server.is_some() || acts {
+        let own = user_file.display();
+        let why = format!("providers, server, hooks and triggers can only be set in {own}, your own file");
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -130,6 +134,7 @@ impl Config {
             server: other.server,
             skills: [self.skills, other.skills].concat(),
             hooks: other.hooks,
+            triggers: other.triggers,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
         }
@@ -139,6 +144,12 @@ impl Config {
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
         self.skills.iter_mut().for_each(|path| *path = dir.join(&*path));
+        for trigger in &mut self.triggers {
+            trigger.cwd = trigger.cwd.take().map(|path| dir.join(path));
+            if let Some(watch) = &mut trigger.watch {
+                watch.directory = dir.join(std::mem::take(&mut watch.directory));
+            }
+        }
         for hook in &mut self.hooks {
             hook.directory = dir.join(std::mem::take(&mut hook.directory));
         }

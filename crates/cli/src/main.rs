@@ -19,6 +19,7 @@ mod key;
 mod lines;
 mod render;
 mod telemetry;
+mod triggers;
 mod wiring;
 mod world;
 

@@ -9,3 +9,4 @@ pub mod secret;
 pub mod skill;
 pub mod tokens;
 pub mod tool;
+pub mod trigger;

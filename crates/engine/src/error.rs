@@ -8,7 +8,7 @@ use sapwood_core::port::hook::HookName;
 use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
-use sapwood_core::{SessionId, StoreError};
+use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
@@ -68,6 +68,10 @@ pub enum EngineError {
     HookDepth { limit: u8 },
     #[error(transparent)]
     Skill(#[from] SkillError),
+    #[error("there is no trigger {name}")]
+    NoTrigger { name: String },
+    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    TriggerTaken { session: SessionId, owner: Principal },
 }
 
 impl EngineError {
@@ -98,6 +102,8 @@ impl EngineError {
             EngineError::HookRefused { .. } => "hook.refused",
             EngineError::HookDepth { .. } => "hook.depth",
             EngineError::Skill(error) => error.code(),
+            EngineError::NoTrigger { .. } => "trigger.not_found",
+            EngineError::TriggerTaken { .. } => "trigger.taken",
         }
     }
 }

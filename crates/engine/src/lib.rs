@@ -4,7 +4,8 @@
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
 //! [`hook`] asks and
-//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when
+//! something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -25,6 +26,7 @@ pub mod subscribe;
 pub mod summarise;
 mod tail;
 mod tokens;
+pub mod trigger;
 pub mod turn;
 mod world;
 pub mod write;

@@ -37,6 +37,7 @@ pub mod share;
 pub mod show;
 pub mod skill;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod uncompact;
 pub mod usage;
@@ -112,6 +113,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
         Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)

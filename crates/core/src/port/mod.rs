@@ -9,3 +9,4 @@ pub mod store;
 pub mod summariser;
 pub mod tokens;
 pub mod tool;
+pub mod trigger;

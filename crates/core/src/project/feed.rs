@@ -9,6 +9,7 @@ use crate::content::Part;
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, Stop};
 use crate::port::hook::{HookNote, HookResult};
 use crate::pressure::Pressure;
+use crate::trigger::TriggerNote;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -80,6 +81,8 @@ impl Feed {
                 } else if let Some(note) = HookNote::from_info(info) {
                     let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
                     self.push(entry, if is_bad { Error } else { Event }, "hook", note.to_string());
+                } else if let Some(note) = TriggerNote::from_info(info) {
+                    self.push(entry, Event, "trigger", note.to_string());
                 }
             }
             Body::CustomMessage(_) | Body::Round(_) => {}
