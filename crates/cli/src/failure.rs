@@ -215,8 +215,12 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
-        "trigger.not_found" => "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one",
-        "skill.not_found" => "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md",
+        "trigger.not_found" => {
+            "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"
+        }
+        "skill.not_found" => {
+            "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md"
+        }
         "hook.refused" => "sapwood hook ls shows the hooks that are asked",
         "budget_exceeded" => "raise the agent's budget and begin a new session with it",
         "context_overflow" => "sapwood compact SESSION makes room",

@@ -173,13 +173,15 @@ fn source_of(settings: &TriggerSettings) -> Result<(Source, Option<Secret>)> {
     match (webhook, cron, watch, event) {
         (Some(webhook), None, None, None) => Ok((Source::Webhook, secret_of(settings, webhook)?)),
         (None, Some(pattern), None, None) => {
-            let zone = settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron needs time_zone"))?;
+            let zone =
+                settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron needs time_zone"))?;
             let calendar = Cron::parse(pattern, zone).map_err(|why| invalid(settings, why))?;
             let missed = settings.missed.unwrap_or_default();
             Ok((Source::Cron { calendar: Arc::new(calendar), missed }, None))
         }
         (None, None, Some(watch), None) => {
-            let files = FileWatch::new(&watch.directory, &watch.files).map_err(|why| invalid(settings, why))?;
+            let files =
+                FileWatch::new(&watch.directory, &watch.files).map_err(|why| invalid(settings, why))?;
             let poll_ms = watch.poll_ms.unwrap_or(POLL_MS_DEFAULT).max(POLL_MS_MIN);
             Ok((Source::Watch { watcher: Arc::new(files), poll_ms }, None))
         }

@@ -79,10 +79,14 @@ impl Trigger {
     pub fn mistake(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
-            return Some(format!("its name takes 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"));
+            return Some(format!(
+                "its name takes 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"
+            ));
         }
         if self.conflict == Conflict::Parallel && self.target != Target::New {
-            return Some("conflict = \"parallel\" needs a session for each firing: leave session out".to_owned());
+            return Some(
+                "conflict = \"parallel\" needs a session for each firing: leave session out".to_owned(),
+            );
         }
         if self.per_hour_max == 0 {
             return Some("per_hour_max is at least 1".to_owned());
@@ -146,7 +150,8 @@ fn pieces(template: &str) -> Vec<Piece<'_>> {
 
 fn unknown_placeholder(template: &str) -> Option<String> {
     let is_known = |name: &str| {
-        let is_field = name.strip_prefix("payload.").is_some_and(|path| path.split('.').all(|key| !key.is_empty()));
+        let is_field =
+            name.strip_prefix("payload.").is_some_and(|path| path.split('.').all(|key| !key.is_empty()));
         matches!(name, "payload" | "trigger" | "fired_at") || is_field
     };
     pieces(template).into_iter().find_map(|piece| match piece {
@@ -190,7 +195,9 @@ pub struct Mark {
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum TriggerNote {
     /// From here on it looks.
-    Armed { mark: Mark },
+    Armed {
+        mark: Mark,
+    },
     /// It fires.
     Due {
         payload: Value,
@@ -198,7 +205,11 @@ pub enum TriggerNote {
         mark: Option<Mark>,
     },
     /// Its words are in a session's queue, as this entry.
-    Sent { firing: Seq, session: SessionId, input: EntryId },
+    Sent {
+        firing: Seq,
+        session: SessionId,
+        input: EntryId,
+    },
     /// What came of them: `completed`, `failed`, `waiting` …
     Ended {
         firing: Seq,
@@ -206,7 +217,10 @@ pub enum TriggerNote {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
     },
-    Skipped { firing: Seq, why: String },
+    Skipped {
+        firing: Seq,
+        why: String,
+    },
 }
 
 impl TriggerNote {
@@ -227,7 +241,9 @@ impl std::fmt::Display for TriggerNote {
             TriggerNote::Due { payload, .. } => {
                 write!(f, "fires: {}", payload.to_string().chars().take(200).collect::<String>())
             }
-            TriggerNote::Sent { firing, session, .. } => write!(f, "firing {firing} goes to session {session}"),
+            TriggerNote::Sent { firing, session, .. } => {
+                write!(f, "firing {firing} goes to session {session}")
+            }
             TriggerNote::Ended { firing, outcome, code: None } => write!(f, "firing {firing}: {outcome}"),
             TriggerNote::Ended { firing, outcome, code: Some(code) } => {
                 write!(f, "firing {firing}: {outcome} ({code})")
@@ -465,7 +481,8 @@ mod tests {
             payload: serde_json::from_str(payload).unwrap(),
             sent: None,
         };
-        let say = |prompt: &str| Trigger { prompt: prompt.into(), ..trigger(Conflict::Queue, 0) }.words(&firing);
+        let say =
+            |prompt: &str| Trigger { prompt: prompt.into(), ..trigger(Conflict::Queue, 0) }.words(&firing);
         assert_eq!(say("{{trigger}}: {{ payload.branch }} at {{fired_at}}"), "t: main at 5");
         assert_eq!(say("{{payload.build.log.1}} {{payload.n}} [{{payload.none.x}}]"), "b 3 []");
         assert!(say("{{payload}}").contains("\"branch\""));

@@ -138,7 +138,8 @@ fn read_card(folder: &Path) -> Result<SkillCard, String> {
 /// The front matter, and what follows it.
 fn split(text: &str) -> Result<(&str, &str), String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let rest = text.strip_prefix(FENCE).and_then(|rest| rest.strip_prefix('\n').or(rest.strip_prefix("\r\n")));
+    let rest =
+        text.strip_prefix(FENCE).and_then(|rest| rest.strip_prefix('\n').or(rest.strip_prefix("\r\n")));
     let rest = rest.ok_or("it does not begin with a front matter between two lines of ---")?;
     let mut at = 0;
     for line in rest.split_inclusive('\n') {
@@ -155,7 +156,8 @@ fn first_line(text: &str) -> &str {
 }
 
 fn read_text(folder: &Path, file: &str, bytes_max: u64) -> Result<String, String> {
-    let root = Root::open(folder, FsScope::Project).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let root =
+        Root::open(folder, FsScope::Project).map_err(|error| format!("{}: {error}", folder.display()))?;
     let opened = root.reader().open_file(file).map_err(|refusal| refusal.to_string())?;
     if opened.bytes > bytes_max {
         return Err(format!("{file} has {} bytes, and the limit is {bytes_max}", opened.bytes));

@@ -100,7 +100,11 @@ impl Engine {
 }
 
 /// Each once; a new one must be there, one that was active may have gone.
-fn checked(wanted: Vec<String>, before: &[String], listing: &SkillListing) -> Result<Vec<String>, SkillError> {
+fn checked(
+    wanted: Vec<String>,
+    before: &[String],
+    listing: &SkillListing,
+) -> Result<Vec<String>, SkillError> {
     let mut active: Vec<String> = Vec::new();
     for name in wanted {
         if listing.card(&name).is_none() && !before.contains(&name) {

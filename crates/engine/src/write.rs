@@ -347,7 +347,12 @@ impl Engine {
     }
 
     /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker.
-    pub(crate) async fn decide<F, D>(&self, scope: &Scope, session: &SessionId, mut decide: F) -> Result<Appended>
+    pub(crate) async fn decide<F, D>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut decide: F,
+    ) -> Result<Appended>
     where
         F: FnMut(Engine, Summary) -> D,
         D: Future<Output = Result<Vec<Body>>>,

@@ -4,6 +4,8 @@
 mod all {
     mod compact;
     mod hooks;
+    mod parallel;
+    mod skills;
     mod turn;
     mod world;
 }

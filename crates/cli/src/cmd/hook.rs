@@ -74,7 +74,10 @@ fn list(app: &mut App) -> Result<()> {
 async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<String>) -> Result<()> {
     let given: Option<Value> = match event {
         Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
-            Failure::usage(format!("--event is not JSON: {error}"), "give an object: --event '{\"text\": \"hello\"}'")
+            Failure::usage(
+                format!("--event is not JSON: {error}"),
+                "give an object: --event '{\"text\": \"hello\"}'",
+            )
         })?),
         None => None,
     };

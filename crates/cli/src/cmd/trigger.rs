@@ -59,7 +59,9 @@ async fn list(app: &mut App) -> Result<()> {
             }))?;
             continue;
         }
-        let last = state.last.map_or("-".to_owned(), |last| format!("{} ago: {}", age(last.at.0, now.0), last.outcome));
+        let last = state
+            .last
+            .map_or("-".to_owned(), |last| format!("{} ago: {}", age(last.at.0, now.0), last.outcome));
         rows.push(vec![
             installed.trigger.name.clone(),
             installed.source.name().to_owned(),
@@ -79,7 +81,10 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
     app.open_world()?;
     let payload: Value = match payload {
         Some(text) => serde_json::from_str(&text).map_err(|error| {
-            Failure::usage(format!("--payload is not JSON: {error}"), "such as --payload '{\"branch\": \"main\"}'")
+            Failure::usage(
+                format!("--payload is not JSON: {error}"),
+                "such as --payload '{\"branch\": \"main\"}'",
+            )
         })?,
         None => Value::Null,
     };

@@ -180,7 +180,8 @@ impl HookAnswer {
                 return Err(HookError::Answer { why: "it has fields that its verdict does not take".into() });
             }
             (other, ..) => {
-                let why = format!("its verdict is {other:.40?}, and should be go_on, refuse, change or supply");
+                let why =
+                    format!("its verdict is {other:.40?}, and should be go_on, refuse, change or supply");
                 return Err(HookError::Answer { why });
             }
         };
@@ -285,7 +286,9 @@ impl HookName {
         }
         for (key, value) in given {
             match fields.iter().find(|field| field.name() == key) {
-                None => return wrong(format!("its data has {key:.40?}, and {self} takes {}", names.join(", "))),
+                None => {
+                    return wrong(format!("its data has {key:.40?}, and {self} takes {}", names.join(", ")));
+                }
                 Some(field) if !field.takes(value) => return wrong(format!("{key} is of the wrong kind")),
                 Some(_) => {}
             }
@@ -318,7 +321,9 @@ impl HookName {
             HookName::BeforeExport => json!({"format": "markdown"}),
             HookName::OnError => json!({"code": "model.unreachable", "message": "no answer"}),
             HookName::OnLowConfidence => json!({"confidence": 0.2}),
-            HookName::OnPressure => json!({"level": "orange", "used_tokens": 90_000, "window_tokens": 100_000}),
+            HookName::OnPressure => {
+                json!({"level": "orange", "used_tokens": 90_000, "window_tokens": 100_000})
+            }
             HookName::OnArchive => json!({"title": "An example"}),
             HookName::OnMemory => json!({"kind": "fact", "text": "The build runs on Linux."}),
         }

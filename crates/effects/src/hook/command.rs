@@ -45,8 +45,7 @@ impl CommandHook {
     fn spawn(&self, depth: u8) -> Result<Child, HookError> {
         let path = std::env::var("PATH").unwrap_or_default();
         let program = find_program(&self.words[0], &path, &self.directory);
-        let program =
-            program.ok_or_else(|| failed(format!("there is no program {:.200}", self.words[0])))?;
+        let program = program.ok_or_else(|| failed(format!("there is no program {:.200}", self.words[0])))?;
         let passed = PASSED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         Command::new(program)
             .args(&self.words[1..])

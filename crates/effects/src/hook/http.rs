@@ -55,14 +55,17 @@ impl Hook for HttpHook {
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError> {
         let body = serde_json::to_string(event).map_err(|error| failed(error.to_string()))?;
         let headers = self.headers(event, &body)?;
-        let request = EgressRequest { method: Method::POST, url: self.url.clone(), headers, body: Some(body) };
+        let request =
+            EgressRequest { method: Method::POST, url: self.url.clone(), headers, body: Some(body) };
         let response = self.egress.fetch(request).await.map_err(|error| failed(error.to_string()))?;
         if !response.status.is_success() {
             return Err(failed(format!("the server answered {}", response.status)));
         }
         match response.extent {
             Extent::Whole => HookAnswer::read(&response.body),
-            Extent::CutAtLimit => Err(HookError::Answer { why: format!("it is over {ANSWER_BYTES_MAX} bytes") }),
+            Extent::CutAtLimit => {
+                Err(HookError::Answer { why: format!("it is over {ANSWER_BYTES_MAX} bytes") })
+            }
         }
     }
 

@@ -42,7 +42,10 @@ impl FileWatch {
             for entry in entries.filter_map(Result::ok) {
                 seen += 1;
                 if seen > ENTRIES_MAX {
-                    return Err(format!("{} holds more than {ENTRIES_MAX} entries", self.directory.display()));
+                    return Err(format!(
+                        "{} holds more than {ENTRIES_MAX} entries",
+                        self.directory.display()
+                    ));
                 }
                 let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
                 if kind.is_dir() && depth < DEPTH_MAX {

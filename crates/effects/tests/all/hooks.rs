@@ -46,7 +46,8 @@ async fn a_program_hears_the_event_and_its_answer_counts() {
     let script = r#"cat > heard.json; echo '{"verdict": "refuse", "reason": "not today"}'"#;
     let said = shell(script, dir.path(), &[]).call(&event()).await.unwrap();
     assert_eq!(said.verdict, Verdict::Refuse { reason: "not today".into() });
-    let heard: Value = serde_json::from_slice(&std::fs::read(dir.path().join("heard.json")).unwrap()).unwrap();
+    let heard: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("heard.json")).unwrap()).unwrap();
     assert_eq!((&heard["hook"], &heard["data"]["input"]["path"]), (&json!("before_tool"), &json!("ä")));
     assert_eq!(heard["by"], "system");
 }
@@ -123,7 +124,9 @@ async fn a_server_gets_a_signed_request_and_its_answer_counts() {
 
 #[tokio::test]
 async fn a_server_elsewhere_is_never_reached() {
-    let world = World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/"))).await;
+    let world =
+        World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/")))
+            .await;
     let url = world.url("evil.test", "/");
     assert!(HttpHook::with_egress(&url, secret(), world.egress(&["good.test"])).is_err());
     assert!(HttpHook::new("http://good.test/", secret(), &["good.test".to_owned()]).is_err());
@@ -131,7 +134,8 @@ async fn a_server_elsewhere_is_never_reached() {
     let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("evil.test"), "{error}");
     // A private address, although its name is allowed.
-    let private = HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
+    let private =
+        HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
     let error = private.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("loopback"), "{error}");
 }
@@ -144,7 +148,8 @@ async fn a_server_that_fails_or_says_too_much_is_a_failure() {
     })
     .await;
     for (path, why) in [("/much", "bytes"), ("/", "500")] {
-        let hook = HttpHook::with_egress(&world.url("good.test", path), secret(), world.egress(&["good.test"]));
+        let hook =
+            HttpHook::with_egress(&world.url("good.test", path), secret(), world.egress(&["good.test"]));
         let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
         assert!(error.contains(why), "{path}: {error}");
     }

@@ -75,7 +75,8 @@ impl Engine {
                 (HookResult::Failed, format!("its action: {error}"))
             }
         };
-        let note = HookNote { by: installed.name.clone(), hook: event.hook, result, why: Some(why), data: None };
+        let note =
+            HookNote { by: installed.name.clone(), hook: event.hook, result, why: Some(why), data: None };
         let at = At { scope: &installed.installer, session: &event.session, turn: None };
         self.write_note(at, &note).await;
     }

@@ -77,7 +77,8 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
 /// What leaves the context, a line per message.
 fn told(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
-    let lines: Vec<String> = messages.map(|message| format!("{}: {}", name_of(message.role), message.text())).collect();
+    let lines: Vec<String> =
+        messages.map(|message| format!("{}: {}", name_of(message.role), message.text())).collect();
     event_text(&lines.join("\n"))
 }
 

@@ -8,8 +8,8 @@ mod compact;
 mod rehearse;
 
 pub use book::{Closure, Hooks, Installed, OnFailure, TIMEOUT_DEFAULT};
-pub use rehearse::Rehearsed;
 pub(crate) use compact::compacted;
+pub use rehearse::Rehearsed;
 
 use std::time::Duration;
 

@@ -14,9 +14,7 @@ use sapwood_core::agent::Agent;
 use sapwood_core::entry::Draft;
 use sapwood_core::port::store::{Append, Appended, Created, Expect, StoreError};
 use sapwood_core::port::trigger::{Calendar, Watcher};
-use sapwood_core::trigger::{
-    Missed, PAYLOAD_BYTES_MAX, Trigger, TriggerNote, TriggerState, log_id,
-};
+use sapwood_core::trigger::{Missed, PAYLOAD_BYTES_MAX, Trigger, TriggerNote, TriggerState, log_id};
 use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
 use serde_json::Value;
 
@@ -120,10 +118,11 @@ impl Engine {
         let session: SessionId = log_id(name).parse().map_err(|_| unknown())?;
         let key = key.map(|key| format!("fire:{key}"));
         let due = TriggerNote::Due { payload, mark: None };
-        let appended = match self.append_trigger_note(scope, &session, &due, Terms { key, ..Terms::default() }).await {
-            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
-            appended => appended?,
-        };
+        let appended =
+            match self.append_trigger_note(scope, &session, &due, Terms { key, ..Terms::default() }).await {
+                Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
+                appended => appended?,
+            };
         Ok(appended.entries.first().map_or(appended.head.seq, |(seq, _)| *seq))
     }
 
@@ -141,7 +140,9 @@ impl Engine {
     /// What a trigger's log shows; nothing yet for one that never ran.
     pub async fn trigger_state(&self, installed: &Installed) -> Result<TriggerState> {
         let mut state = TriggerState::default();
-        match self.each_entry(&installed.scope, &installed.log_id()?, Seq::ZERO, |entry| state.apply(&entry)).await
+        match self
+            .each_entry(&installed.scope, &installed.log_id()?, Seq::ZERO, |entry| state.apply(&entry))
+            .await
         {
             Ok(()) | Err(EngineError::Store(StoreError::NoSession { .. })) => Ok(state),
             Err(error) => Err(error),

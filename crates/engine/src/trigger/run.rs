@@ -10,9 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, InputQueued, Outcome, Queue};
 use sapwood_core::port::store::{Append, StoreError};
-use sapwood_core::trigger::{
-    Conflict, Firing, SentTo, Step, Target, TriggerNote, TriggerState, next_steps,
-};
+use sapwood_core::trigger::{Conflict, Firing, SentTo, Step, Target, TriggerNote, TriggerState, next_steps};
 use sapwood_core::{Draft, EntryId, Kind, Part, Seq, SessionId, TurnId};
 
 use super::{Installed, Terms};

@@ -12,8 +12,8 @@ use sapwood::core::port::model::ModelFacts;
 use sapwood::engine::hook::{Closure, DEPTH_MAX};
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{
-    Agent, Body, Compacting, Error, ForkAt, HookAction, HookAnswer, HookEvent, HookName, Installed, OnFailure,
-    OpenOptions, Part, Sapwood, Scope, Seq, SessionId, TenantId, TurnReport, Verdict, user_text,
+    Agent, Body, Compacting, Error, ForkAt, HookAction, HookAnswer, HookEvent, HookName, Installed,
+    OnFailure, OpenOptions, Part, Sapwood, Scope, Seq, SessionId, TenantId, TurnReport, Verdict, user_text,
 };
 use serde_json::{Value, json};
 
@@ -108,7 +108,8 @@ impl Scene {
     }
 
     async fn compact(&self) -> sapwood::Compacted {
-        let options = CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
+        let options =
+            CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
         self.sapwood.compact(&self.session, Compacting::new(options, Trigger::Manual)).await.unwrap()
     }
 
@@ -308,11 +309,13 @@ async fn a_hook_changes_words_prompts_inputs_and_summaries() {
     scene.send("Ada").await;
     assert!(scene.actor.last_heard().contains("[name]") && !scene.actor.last_heard().contains("Ada"));
 
-    let scene = scene_with(HookName::BeforeModel, change(json!({"system": "Be brief."})), vec![text("hi")]).await;
+    let scene =
+        scene_with(HookName::BeforeModel, change(json!({"system": "Be brief."})), vec![text("hi")]).await;
     scene.send("hello").await;
     assert_eq!(scene.actor.asked.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
 
-    let scene = scene_with(HookName::BeforeCompact, change(json!({"summary": "It was short."})), vec![]).await;
+    let scene =
+        scene_with(HookName::BeforeCompact, change(json!({"summary": "It was short."})), vec![]).await;
     scene.fill().await;
     let compaction = scene.compact().await.compaction.unwrap();
     assert_eq!((compaction.summary.as_deref(), compaction.from_hook), (Some("It was short."), true));
@@ -321,7 +324,18 @@ async fn a_hook_changes_words_prompts_inputs_and_summaries() {
     scene.fill().await;
     let (engine, scope, to) = (scene.sapwood.engine(), scene.sapwood.scope(), scene.leaf_id().await);
     engine.branch(scope, &scene.session, to, None).await.unwrap();
-    assert!(scene.sapwood.context(&scene.session).await.unwrap().messages.last().unwrap().text().contains("dead end"));
+    assert!(
+        scene
+            .sapwood
+            .context(&scene.session)
+            .await
+            .unwrap()
+            .messages
+            .last()
+            .unwrap()
+            .text()
+            .contains("dead end")
+    );
 }
 
 #[tokio::test]
@@ -423,7 +437,9 @@ impl Hook for Broken {
 #[tokio::test]
 async fn a_hook_that_fails_or_takes_too_long_is_ignored_or_refuses_as_it_is_set() {
     let failed = HookError::Failed { why: "out of paper".to_owned() };
-    for (broken, why) in [(Broken(Err(failed)), "out of paper"), (Broken(Ok(Duration::from_secs(60))), "50 ms")] {
+    for (broken, why) in
+        [(Broken(Err(failed)), "out of paper"), (Broken(Ok(Duration::from_secs(60))), "50 ms")]
+    {
         let hook: Arc<dyn Hook> = Arc::new(broken);
         for on_failure in [OnFailure::Ignore, OnFailure::Refuse] {
             let sapwood = Sapwood::open("memory:").unwrap();

@@ -51,7 +51,8 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
 /// Whoever sees the trigger's log.
 async fn may_fire(state: &State, caller: &Caller, served: &ServedTrigger) -> Result<bool> {
     let log = served.installed.log_id()?;
-    Ok(served.installed.scope.tenant == caller.scope.tenant && state.engine.exists(&caller.scope, &log).await?)
+    Ok(served.installed.scope.tenant == caller.scope.tenant
+        && state.engine.exists(&caller.scope, &log).await?)
 }
 
 /// Who fires, and what with.
