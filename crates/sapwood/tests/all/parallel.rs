@@ -24,8 +24,10 @@ fn marker(number: usize) -> String {
 
 /// Every marker in a text.
 fn markers_in(text: &str) -> Vec<String> {
-    let mut found: Vec<String> =
-        text.match_indices("marker-").filter_map(|(at, _)| text.get(at..at + 12).map(str::to_owned)).collect();
+    let mut found: Vec<String> = text
+        .match_indices("marker-")
+        .filter_map(|(at, _)| text.get(at..at + 12).map(str::to_owned))
+        .collect();
     found.sort();
     found.dedup();
     found
@@ -53,7 +55,8 @@ impl Model for Player {
         }
         let own = markers.first().cloned().unwrap_or_default();
         let skill = request.system.clone().unwrap_or_default();
-        let skill = skill.rsplit("- ").next().and_then(|line| line.split(':').next()).unwrap_or_default().to_owned();
+        let skill =
+            skill.rsplit("- ").next().and_then(|line| line.split(':').next()).unwrap_or_default().to_owned();
         let asked = request.messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
         let said = request.messages[asked..].iter().filter(|message| message.role == Role::Assistant).count();
         let mut pieces = match said {
@@ -83,7 +86,11 @@ fn write_skills(dir: &std::path::Path) {
     for number in 0..SESSIONS {
         let name = format!("skill-{number}");
         std::fs::create_dir_all(dir.join(&name)).unwrap();
-        let text = format!("---\nname: {name}\ndescription: of {}\n---\nThis is for {}.\n", marker(number), marker(number));
+        let text = format!(
+            "---\nname: {name}\ndescription: of {}\n---\nThis is for {}.\n",
+            marker(number),
+            marker(number)
+        );
         std::fs::write(dir.join(&name).join("SKILL.md"), text).unwrap();
     }
 }
@@ -114,7 +121,13 @@ async fn play(sapwood: &Sapwood, number: usize) -> (SessionId, TurnReport) {
     (session, report)
 }
 
-async fn check(sapwood: &Sapwood, base: &std::path::Path, number: usize, session: &SessionId, report: &TurnReport) {
+async fn check(
+    sapwood: &Sapwood,
+    base: &std::path::Path,
+    number: usize,
+    session: &SessionId,
+    report: &TurnReport,
+) {
     let (engine, scope, own) = (sapwood.engine(), sapwood.scope(), marker(number));
     let ended = report.ended.as_ref().unwrap();
     let spent = engine.summary(scope, session).await.unwrap().spend.total().cost_nano_usd;
@@ -122,7 +135,10 @@ async fn check(sapwood: &Sapwood, base: &std::path::Path, number: usize, session
         assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Limited, Some("budget_exceeded")));
         assert_eq!(spent, 0);
     } else {
-        assert_eq!((ended.outcome, report.text.as_str()), (Outcome::Completed, format!("It was {own}.").as_str()));
+        assert_eq!(
+            (ended.outcome, report.text.as_str()),
+            (Outcome::Completed, format!("It was {own}.").as_str())
+        );
         assert_eq!(spent, CALLS * PRICE * INPUT_TOKENS);
         let files = base.join("local").join(session.as_str()).join("files");
         assert_eq!(std::fs::read_to_string(files.join("name.txt")).unwrap(), own);
@@ -134,7 +150,7 @@ async fn check(sapwood: &Sapwood, base: &std::path::Path, number: usize, session
         assert!(markers_in(&body).iter().all(|found| *found == own), "{own}: {body}");
     }
     let artifacts = engine.artifacts(scope, session).await.unwrap();
-    for put in artifacts.iter() {
+    for put in artifacts.by_name.values() {
         let bytes = engine.store().get_blob(scope, put.content.blob).await.unwrap();
         assert_eq!(String::from_utf8(bytes).unwrap(), own);
     }
@@ -150,7 +166,8 @@ async fn fifty_sessions_side_by_side_never_mix() {
     let (player, base) = (Arc::new(Player::default()), dir.path().join("scratch"));
     let tools = Arc::new(Host::new(Settings::new(&base)));
     let world = World { model: player.clone(), tools, default_model: "player".to_owned() };
-    let engine = engine.with_world(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
+    let engine =
+        engine.with_world(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
     // A hook hears of all of them, and of each only what is its own.
     let mixed = Arc::new(Mutex::new(Vec::new()));
     let noted = mixed.clone();

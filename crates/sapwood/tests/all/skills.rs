@@ -49,12 +49,16 @@ impl Scene {
 async fn the_model_is_told_of_active_skills_and_reads_them_when_it_wants() {
     let plays = vec![calls(&[("1", "skill", r#"{"name": "brew-tea"}"#)]), text("done")];
     let scene = scene(plays);
-    let agent = Agent { system_prompt: Some("Be kind.".into()), skills: vec!["brew-tea".into()], ..Agent::default() };
+    let agent =
+        Agent { system_prompt: Some("Be kind.".into()), skills: vec!["brew-tea".into()], ..Agent::default() };
     let session = scene.sapwood.start(agent).await.unwrap();
     scene.sapwood.send(&session, "tea, please").await.unwrap();
     let system = scene.last_system();
     assert!(system.starts_with("Be kind.") && system.contains("\n- brew-tea: How to brew tea."), "{system}");
-    assert!(!system.contains("bake-bread") && !system.contains("wait"), "only names and descriptions: {system}");
+    assert!(
+        !system.contains("bake-bread") && !system.contains("wait"),
+        "only names and descriptions: {system}"
+    );
     assert!(scene.actor.last_heard().contains("First of brew-tea: wait."));
 }
 

@@ -6,6 +6,7 @@ mod abuse;
 mod document;
 mod door;
 mod house;
+mod parallel;
 mod rights;
 mod sessions;
 mod streams;
