@@ -15,7 +15,7 @@ use sapwood_core::{Draft, EntryId, Kind, Part, Seq, SessionId, TurnId};
 
 use super::{Installed, Terms};
 use crate::follow::Follower;
-use crate::lease::Hold;
+use crate::lease::{Hold, LEASE_TTL_MS};
 use crate::turn::OnWait;
 use crate::{Engine, EngineError, Result};
 
@@ -76,15 +76,17 @@ impl Runner {
         }
     }
 
-    /// Does what is due and waits for what comes of it; nothing new is noticed. Says whether another process has it.
+    /// Does what is due and waits for what comes of it; nothing new is noticed. Says whether another process has it:
+    /// one that died holds the lease for a while yet.
     pub async fn drain(mut self) -> Result<Drained> {
+        let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
         loop {
             let pause_ms = self.tick(Looking::No).await?;
             if self.state.open.is_empty() {
                 self.release().await;
                 return Ok(Drained::Done(self.state));
             }
-            if self.hold.is_none() {
+            if self.hold.is_none() && self.engine.clock.now().0 > deadline {
                 return Ok(Drained::Elsewhere);
             }
             self.wait(Duration::from_millis(pause_ms.min(RETRY_MS))).await;

@@ -12,7 +12,7 @@ use sapwood_core::port::tool::{OutputPart, ToolOutput};
 use sapwood_core::pressure::{Level, Pressure};
 use sapwood_core::project::context::Context;
 use sapwood_core::turn::{Answer, Input};
-use sapwood_core::{EntryId, Part, Scope, SessionId};
+use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
 use serde_json::{Value, json};
 
 use super::Stage;
@@ -61,10 +61,18 @@ impl Stage {
         self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
-    /// The turn is a new one, and not one that is carried on.
+    /// The turn is a new one.
     pub(super) fn begin_with(&self, words: &[Part]) {
         if self.engine.has_hooks(HookName::BeforeTurn) {
             self.with_now(|now| now.begins_with = Some(joined_text(words)));
+        }
+    }
+
+    /// A turn that was interrupted before the model said anything is asked about again: perhaps it never was.
+    pub(super) fn begin_again(&self, entries: &[Entry]) {
+        let said = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
+        if let (Some(words), None) = (said(Kind::UserMessage), said(Kind::AssistantMessage)) {
+            self.begin_with(words.body.parts());
         }
     }
 

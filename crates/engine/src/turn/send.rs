@@ -252,6 +252,7 @@ impl Engine {
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
         let before = self.entry_before(scope, session, &entries).await?;
         let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        stage.begin_again(&entries);
         let bodies = entries.iter().map(|entry| &entry.body);
         let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
         let steered = self.queued(scope, session).await?.into_iter();

@@ -604,3 +604,18 @@ async fn words_added_to_a_running_turn_are_asked_about_too() {
     scene.sapwood.cancel(&scene.session).await.unwrap();
     running.ended().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_turn_that_was_interrupted_before_its_first_answer_is_asked_about_again() {
+    let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    // What a process leaves behind that dies before it asked.
+    let (now, turn) = (sapwood::core::TimestampMs(1), sapwood::core::TurnId::from_bytes([1; 16]));
+    let started = sapwood::core::entry::TurnStarted::default();
+    let bodies: Vec<Body> = vec![started.into(), user_text("hi")];
+    let drafts = bodies.into_iter().map(|body| sapwood::core::Draft::new(now, body).in_turn(turn)).collect();
+    let append = sapwood::core::port::store::Append::new(scene.session.clone(), now, drafts);
+    engine.store().append(scope, append).await.unwrap();
+    let report = scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
+    assert_eq!(report.ended.unwrap().code.as_deref(), Some("hook.refused"));
+}
