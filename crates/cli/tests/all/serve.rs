@@ -27,7 +27,12 @@ impl Drop for Served {
 }
 
 pub fn serve(world: &World, addr: &str) -> Served {
+    serve_with(world, addr, &[])
+}
+
+pub fn serve_with(world: &World, addr: &str, env: &[(&str, &str)]) -> Served {
     let mut command = world.command(&["serve", "--addr", addr, "--json"]);
+    command.envs(env.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -36,7 +41,7 @@ pub fn serve(world: &World, addr: &str) -> Served {
 }
 
 /// HTTP/1.0, so that the body is plain and ends with the connection.
-fn open(
+pub fn open(
     addr: &str,
     method: &str,
     path: &str,

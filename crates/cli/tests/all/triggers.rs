@@ -1,11 +1,14 @@
 //! Triggers with real servers: two on one store, restarts, kill -9 at any moment. Whatever happens, each firing is said once.
 
-use std::time::{Duration, Instant};
+use std::io::Read;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sapwood::effects::hook::signature::{SKEW_MS_MAX, sign};
+use sapwood::effects::secret::Secret;
 use serde_json::{Value, json};
 
 use crate::harness::{World, on_each_store};
-use crate::serve::{ask, serve};
+use crate::serve::{ask, open, serve, serve_with};
 
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -270,4 +273,57 @@ fn only_who_may_write_its_log_or_has_its_secret_fires_a_trigger() {
     assert_eq!((foreign.0, &foreign.1["code"]), (404, &json!("trigger.not_found")));
     assert_eq!(unknown.0, 404);
     assert_eq!(post(None, "job").0, 401);
+}
+
+const SECRET: &str = "correct horse battery";
+
+/// Calls with a signature made at this time; says the status and what was answered.
+fn call_signed(addr: &str, name: &str, secret: &str, at_ms: i64, body: &str) -> (u16, Value) {
+    let (time, signature) = (at_ms.to_string(), sign(&Secret::new(secret), at_ms, body.as_bytes()));
+    let headers = [("sapwood-timestamp", time.as_str()), ("sapwood-signature", signature.as_str())];
+    let (status, mut reader) = open(addr, "POST", &format!("/v1/triggers/{name}"), &headers, body).unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    (status, serde_json::from_str(&text).unwrap_or_default())
+}
+
+#[test]
+fn a_signature_opens_a_trigger_once_and_nothing_else() {
+    let world = World::new("sqlite");
+    let env = [("SAPWOOD_SECRET_BUILD", SECRET)];
+    world.configure(
+        "[[triggers]]\nname = \"build\"\nwebhook = { secret = \"secret:BUILD\" }\nprompt = \"{{payload.n}}\"\n\
+         [[triggers]]\nname = \"keys-only\"\nwebhook = {}\n",
+    );
+    world.json(&["key", "new", "--tenant", "local", "--user", "ana"]);
+    let served = serve_with(&world, "127.0.0.1:0", &env);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    let body = r#"{"n": 7}"#;
+    await_that("the trigger", || call_signed(&served.addr, "build", SECRET, now, body).0 == 202);
+    let (first, again) = (
+        call_signed(&served.addr, "build", SECRET, now, body),
+        call_signed(&served.addr, "build", SECRET, now, body),
+    );
+    assert_eq!(first, again, "what was overheard fires nothing");
+    let refused = [
+        call_signed(&served.addr, "build", "another secret", now, body),
+        call_signed(&served.addr, "build", SECRET, now - SKEW_MS_MAX - 60_000, body),
+        call_signed(&served.addr, "keys-only", SECRET, now, body),
+        call_signed(&served.addr, "nothing", SECRET, now, body),
+    ];
+    for answer in &refused {
+        assert_eq!((answer.0, &answer.1), (401, &refused[0].1));
+        assert_eq!(answer.1["code"], "auth.invalid");
+    }
+    // The signature is for the trigger, and opens no other route.
+    let headers = [("sapwood-timestamp", "1"), ("sapwood-signature", "v1=00")];
+    assert_eq!(open(&served.addr, "GET", "/v1/triggers/build", &headers, "").unwrap().0, 401);
+    assert_eq!(open(&served.addr, "POST", "/v1/sessions", &headers, "{}").unwrap().0, 401);
+    let session = format!("trigger.build.{}", first.1["firing"]);
+    await_that("the turn", || {
+        world.command(&["context", &session]).envs(env).output().unwrap().status.success()
+    });
+    let events = world.command(&["events", "trigger.build"]).envs(env).output().unwrap();
+    let dues = String::from_utf8(events.stdout).unwrap().matches("\"what\":\"due\"").count();
+    assert_eq!(dues, 1);
 }
