@@ -16,6 +16,7 @@ mod config;
 mod failure;
 mod hooks;
 mod key;
+mod keychain;
 mod lines;
 mod render;
 mod telemetry;

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
 use sapwood_core::port::tokens::Tokenizers;
+use sapwood_core::pressure::Thresholds;
 
 pub use error::{EngineError, Result};
 pub use follow::Follower;
@@ -66,6 +67,7 @@ pub struct Engine {
     skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
     /// How many hooks stand between a person and what this engine does.
     depth: u8,
+    thresholds: Thresholds,
 }
 
 impl Engine {
@@ -81,12 +83,19 @@ impl Engine {
             hooks: None,
             skills: None,
             depth: 0,
+            thresholds: Thresholds::default(),
         }
     }
 
     /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
     pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
         self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self
+    }
+
+    /// The same engine, with other levels of pressure where the session's agent says nothing.
+    pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
+        self.thresholds = thresholds;
         self
     }
 

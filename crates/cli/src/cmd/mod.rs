@@ -36,6 +36,7 @@ pub mod serve;
 pub mod share;
 pub mod show;
 pub mod skill;
+pub mod start;
 pub mod tree;
 pub mod trigger;
 pub mod trim;

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod hook;
 pub mod keys;
+pub mod memory;
 pub mod model;
 pub mod skill;
 pub mod store;

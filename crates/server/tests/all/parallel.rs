@@ -16,12 +16,9 @@ async fn play(house: &House, number: usize) {
     let session = format!("s-{number}");
     let made = house.post(who, "/v1/sessions", &json!({ "id": session, "agent": "writer" })).await;
     assert_eq!(made.status, 201, "{:?}", made.json());
-    let begun = house.post(
-        who,
-        &format!("/v1/sessions/{session}/turns"),
-        &json!({ "input": format!("You are {own}.") }),
-    );
-    let turn = begun.await.json()["turn"].as_str().unwrap().to_owned();
+    let words = json!({ "input": format!("You are {own}.") });
+    let begun = house.post(who, &format!("/v1/sessions/{session}/turns"), &words).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
     for _ in 0..600 {
         let look = house.get(who, &format!("/v1/sessions/{session}/turns/{turn}")).await.json();
         if look["status"] != "open" {
