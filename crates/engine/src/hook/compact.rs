@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sapwood_core::compact::Archive;
 use sapwood_core::entry::{Compaction, Details, Trigger};
-use sapwood_core::port::hook::{HookName, event_text};
+use sapwood_core::port::hook::{HookName, Verdict, event_text};
 use sapwood_core::port::summariser::{BeforeCompact, CompactHook};
 use sapwood_core::project::context::Role;
 use sapwood_core::{Scope, SessionId, TurnId};
 use serde_json::{Value, json};
 
 use super::{At, Said, text_of};
-use crate::compact::Compacting;
+use crate::compact::{Compacting, Writing};
 use crate::{Engine, EngineError};
 
 struct HookedCompaction {
@@ -21,6 +21,7 @@ struct HookedCompaction {
     session: SessionId,
     turn: Option<TurnId>,
     trigger: Trigger,
+    writing: Writing,
 }
 
 impl Engine {
@@ -36,6 +37,8 @@ impl Engine {
             session: session.clone(),
             turn: how.turn,
             trigger: how.trigger,
+            // A turn writes what it planned itself.
+            writing: if how.turn.is_some() { Writing::Write } else { how.writing },
         };
         Compacting { hook: Some(Arc::new(hook)), ..how }
     }
@@ -46,12 +49,12 @@ impl CompactHook for HookedCompaction {
     async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact {
         let at = At { scope: &self.scope, session: &self.session, turn: self.turn };
         let data = || json!({"trigger": self.trigger, "archived": archive.archived, "text": told(archive)});
+        if self.writing == Writing::DryRun {
+            return self.rehearse(data()).await;
+        }
         match self.engine.ask_hooks(HookName::BeforeCompact, at, data).await {
             Ok(Said::GoOn) => BeforeCompact::GoOn,
-            Ok(Said::Changed(data) | Said::Supplied { data, .. }) => match text_of(&data, "summary") {
-                Some(summary) => BeforeCompact::Supply { summary, details: Details::default() },
-                None => BeforeCompact::GoOn,
-            },
+            Ok(Said::Changed(data) | Said::Supplied { data, .. }) => supplied(&data),
             Err(EngineError::HookRefused { hook, reason, .. }) => {
                 BeforeCompact::Cancel { reason: format!("{hook}: {reason}") }
             }
@@ -63,6 +66,36 @@ impl CompactHook for HookedCompaction {
         let (engine, turn) = (&self.engine, self.turn);
         let data = || compacted(compaction);
         engine.fire(HookName::AfterCompact, &self.scope, &self.session, turn, data).await;
+    }
+}
+
+impl HookedCompaction {
+    /// What hooks would say; nothing is written down, because nothing happens.
+    async fn rehearse(&self, data: Value) -> BeforeCompact {
+        let name = HookName::BeforeCompact;
+        let mut said = BeforeCompact::GoOn;
+        for one in self.engine.rehearse(name, &self.scope, &self.session, data).await {
+            match one.verdict {
+                Some(Verdict::Refuse { reason }) => {
+                    return BeforeCompact::Cancel { reason: format!("{}: {reason}", one.by) };
+                }
+                Some(Verdict::Change { data } | Verdict::Supply { data }) => said = supplied(&data),
+                Some(Verdict::GoOn) => {}
+                None if one.goes_on => {}
+                None => {
+                    let why = one.failure.unwrap_or_default();
+                    return BeforeCompact::Cancel { reason: format!("{}: {why}", one.by) };
+                }
+            }
+        }
+        said
+    }
+}
+
+fn supplied(data: &Value) -> BeforeCompact {
+    match text_of(data, "summary") {
+        Some(summary) => BeforeCompact::Supply { summary, details: Details::default() },
+        None => BeforeCompact::GoOn,
     }
 }
 

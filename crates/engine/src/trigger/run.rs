@@ -23,6 +23,8 @@ use crate::{Engine, EngineError, Result};
 const RETRY_MS: u64 = 1_000;
 /// How often a session is looked at in which somebody else runs a turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(300);
+/// How often a session is looked at that waits for a person.
+const PERSON_PAUSE: Duration = Duration::from_secs(3);
 /// Longest pause: a lease that somebody else let go is found by then.
 const PAUSE_MS_MAX: u64 = 30_000;
 
@@ -300,7 +302,10 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
         }
         match engine.resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
-                running.ended().await?;
+                // An earlier turn of the session waits for a person: so do these words.
+                if running.ended().await?.ended.is_none() {
+                    tokio::time::sleep(PERSON_PAUSE).await;
+                }
             }
             Ok(None) | Err(EngineError::Store(StoreError::Leased { .. })) => {
                 tokio::time::sleep(BUSY_PAUSE).await;

@@ -9,6 +9,7 @@ use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::{Outcome, Trigger};
 use sapwood::core::port::hook::{Hook, HookError, HookNote, HookResult};
 use sapwood::core::port::model::ModelFacts;
+use sapwood::engine::compact::Writing;
 use sapwood::engine::hook::{Closure, DEPTH_MAX};
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{
@@ -618,4 +619,17 @@ async fn a_turn_that_was_interrupted_before_its_first_answer_is_asked_about_agai
     engine.store().append(scope, append).await.unwrap();
     let report = scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
     assert_eq!(report.ended.unwrap().code.as_deref(), Some("hook.refused"));
+}
+
+#[tokio::test]
+async fn a_dry_run_of_a_compaction_asks_and_writes_nothing() {
+    let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
+    scene.fill().await;
+    let options =
+        CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
+    let how = Compacting { writing: Writing::DryRun, ..Compacting::new(options, Trigger::Manual) };
+    let done = scene.sapwood.compact(&scene.session, how).await.unwrap();
+    assert!(done.cancelled.unwrap().contains("not here"));
+    assert!(scene.heard.0.lock().unwrap().last().unwrap().rehearsal);
+    assert!(scene.notes().await.is_empty());
 }
