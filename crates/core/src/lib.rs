@@ -30,6 +30,7 @@ pub mod scope;
 pub mod secret_shape;
 pub mod tokens;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod turn;
 pub mod view;

@@ -168,13 +168,9 @@ fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
 
 impl Engine {
     /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
-    pub async fn compact(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        mut how: Compacting,
-    ) -> Result<Compacted> {
+    pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
+        let mut how = self.hooked(scope, session, how);
         let meter = how.summariser.take().map(|summariser| Arc::new(Metered::new(summariser)));
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {

@@ -4,9 +4,11 @@ use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::hook::HookName;
+use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
-use sapwood_core::{SessionId, StoreError};
+use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
@@ -66,6 +68,16 @@ pub enum EngineError {
     Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    HookRefused { hook: String, on: HookName, reason: String },
+    #[error("hooks led to hooks more than {limit} times")]
+    HookDepth { limit: u8 },
+    #[error(transparent)]
+    Skill(#[from] SkillError),
+    #[error("there is no trigger {name}")]
+    NoTrigger { name: String },
+    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    TriggerTaken { session: SessionId, owner: Principal },
 }
 
 impl EngineError {
@@ -96,6 +108,11 @@ impl EngineError {
             EngineError::NothingToGraft { .. } => "graft.not_found",
             EngineError::Withheld { .. } => "graft.withheld",
             EngineError::NotCompacted { .. } => "session.not_compacted",
+            EngineError::HookRefused { .. } => "hook.refused",
+            EngineError::HookDepth { .. } => "hook.depth",
+            EngineError::Skill(error) => error.code(),
+            EngineError::NoTrigger { .. } => "trigger.not_found",
+            EngineError::TriggerTaken { .. } => "trigger.taken",
         }
     }
 }

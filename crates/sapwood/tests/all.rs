@@ -4,8 +4,11 @@
 mod all {
     mod compact;
     mod graft;
+    mod hooks;
     mod memory;
     mod memory_crossing;
+    mod parallel;
+    mod skills;
     mod turn;
     mod world;
 }

@@ -21,6 +21,7 @@ use crate::agents;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
 use crate::render::note;
+use crate::triggers;
 use crate::wiring::App;
 
 /// Serve the API over HTTP
@@ -42,6 +43,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let door = Door::new(app.engine.store().clone(), local, oidc);
     let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents_of(app)?);
+    let triggers = triggers::read(app)?;
+    state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
     // Asked before the door is locked by the address itself.
     if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
@@ -49,9 +52,11 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
-    let learning = tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app)));
+    let mut tasks = triggers::start(&app.engine, triggers);
+    tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;
-    learning.abort();
+    // What they were doing is in their logs: the next server goes on with it.
+    tasks.into_iter().for_each(|task| task.abort());
     Ok(())
 }
 

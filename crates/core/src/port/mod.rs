@@ -2,10 +2,13 @@
 
 pub mod clock;
 pub mod embedder;
+pub mod hook;
 pub mod keys;
 pub mod memory;
 pub mod model;
+pub mod skill;
 pub mod store;
 pub mod summariser;
 pub mod tokens;
 pub mod tool;
+pub mod trigger;

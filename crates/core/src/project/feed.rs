@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::content::Part;
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, Stop};
+use crate::port::hook::{HookNote, HookResult};
 use crate::pressure::Pressure;
+use crate::trigger::TriggerNote;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -76,6 +78,11 @@ impl Feed {
             Body::CustomInfo(info) => {
                 if let Some(pressure) = Pressure::from_info(info) {
                     self.push(entry, Event, "pressure", pressure.to_string());
+                } else if let Some(note) = HookNote::from_info(info) {
+                    let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
+                    self.push(entry, if is_bad { Error } else { Event }, "hook", note.to_string());
+                } else if let Some(note) = TriggerNote::from_info(info) {
+                    self.push(entry, Event, "trigger", note.to_string());
                 }
             }
             Body::CustomMessage(_) | Body::Round(_) => {}

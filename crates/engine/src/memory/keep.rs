@@ -202,8 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The one place where a memory is written. A hook `on_memory` belongs here: before the store is asked it may refuse
-    /// or change what is about to be kept.
+    /// The one place where a memory is written.
     pub(super) async fn write_memory(
         &self,
         scope: &Scope,

@@ -7,6 +7,7 @@ use sapwood_core::agent::{Agent, Learn};
 use sapwood_core::entry::{Entry, SessionState};
 use sapwood_core::id::MemoryId;
 use sapwood_core::memory::{Candidate, ENTRIES_MAX, Mark, ask, rules};
+use sapwood_core::port::hook::HookName;
 use sapwood_core::port::memory::{Belongs, Learned, Source, Standing, Whose};
 use sapwood_core::port::store::{Append, ListFilter, StoreError, Until};
 use sapwood_core::port::summariser::{Request, Summariser};
@@ -61,6 +62,9 @@ impl Engine {
         let news = self.news_of(scope, session).await?;
         let (candidates, how, fell_back) = self.candidates(&news).await;
         let kept = self.keep_all(scope, &news, candidates, &how).await?;
+        for one in kept.iter().filter(|one| one.outcome != Outcome::Known) {
+            self.fire(HookName::OnMemory, scope, session, None, || told_of(one)).await;
+        }
         let learned = kept.iter().filter(|kept| kept.outcome != Outcome::Known).count();
         let asked_model = how != Learned::ByRules || fell_back.is_some();
         // Rules find the same again for nothing, so an empty session is not marked; a model is not asked twice.
@@ -219,6 +223,15 @@ impl News {
             source: Some(Source { session, entries: candidate.entries.clone() }),
         }
     }
+}
+
+/// What a hook hears of a memory.
+fn told_of(kept: &Kept) -> serde_json::Value {
+    let memory = &kept.memory;
+    let mut told = serde_json::json!({ "memory": memory.id, "kind": memory.kind, "text": memory.text });
+    let outcome = serde_json::to_value(kept.outcome).unwrap_or_default();
+    told["outcome"] = outcome["outcome"].clone();
+    told
 }
 
 /// Whoever keeps the house acts for the owner: what is learned belongs to the session's owner, whoever ended it.

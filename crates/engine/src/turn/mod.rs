@@ -2,6 +2,7 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod hooks;
 mod look;
 mod make_room;
 mod own_tools;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -43,6 +45,8 @@ pub(crate) struct Stage {
     toolbox: Arc<dyn Toolbox>,
     /// The toolbox's and our own.
     specs: Vec<ToolSpec>,
+    /// The skills that are active, as the model is told about them.
+    skills: Vec<SkillCard>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
@@ -65,6 +69,8 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// The words of a turn that has just begun, until its first call.
+    begins_with: Option<String>,
 }
 
 impl Stage {

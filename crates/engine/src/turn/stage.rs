@@ -16,7 +16,7 @@ use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use super::own_tools::{OWN_TOOLS, own_specs};
+use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
@@ -38,10 +38,12 @@ impl Engine {
         let chain = chain_of(&settings, &agent, &world);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
+        let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
-        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
             specs.extend(own_specs(&agent));
         }
+        specs.extend((!skills.is_empty()).then(skill_spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -56,6 +58,7 @@ impl Engine {
             chain,
             toolbox,
             specs,
+            skills,
             fence,
             span,
             trace_id,
@@ -69,7 +72,7 @@ impl Engine {
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));

@@ -10,8 +10,10 @@ mod memory;
 mod projections;
 mod search;
 mod sessions;
+mod skills;
 mod streams;
 mod tree;
+mod triggers;
 mod turns;
 
 pub use turns::input_parts;
@@ -52,6 +54,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(memory::routes())
         .merge(grafts::routes())
         .merge(agents::routes())
+        .merge(skills::routes())
+        .merge(triggers::routes())
         .merge(about::routes())
 }
 

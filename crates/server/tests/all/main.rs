@@ -7,6 +7,7 @@ mod document;
 mod door;
 mod house;
 mod memory;
+mod parallel;
 mod rights;
 mod sessions;
 mod streams;
