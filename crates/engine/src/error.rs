@@ -3,6 +3,7 @@
 use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
+use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
@@ -60,6 +61,12 @@ pub enum EngineError {
     Summariser { source: SummariserError },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    Flow { flow: String, mistakes: Vec<Mistake> },
+    #[error("session {session} is not the run of a flow")]
+    NoFlow { session: SessionId },
+    #[error("run {run} has ended")]
+    FlowEnded { run: SessionId },
 }
 
 impl EngineError {
@@ -87,6 +94,13 @@ impl EngineError {
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
             EngineError::NotCompacted { .. } => "session.not_compacted",
+            EngineError::Flow { .. } => "flow.invalid",
+            EngineError::NoFlow { .. } => "flow.not_found",
+            EngineError::FlowEnded { .. } => "flow.ended",
         }
     }
+}
+
+fn list_mistakes(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(Mistake::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
+//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
 //! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
@@ -10,6 +10,7 @@ pub mod compact;
 pub mod doctor;
 mod error;
 pub mod export;
+pub mod flow;
 pub mod follow;
 pub mod import;
 mod inbox;
