@@ -192,6 +192,7 @@ pub enum EdgeKind {
 
 /// What happens after the forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Improvement {
     #[serde(default)]
     pub order: Order,
@@ -213,9 +214,10 @@ pub enum Order {
 
 /// A role that looks at all findings with fresh eyes: its session has nothing of the run, and a person agrees first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Feedback {
     pub role: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "agent_ref", skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
