@@ -43,6 +43,7 @@ impl Exit {
             | "key.not_found"
             | "agent.not_found"
             | "approval.not_found"
+            | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
             | "session.exists"
@@ -51,9 +52,10 @@ impl Exit {
             | "session.archived"
             | "turn.running"
             | "turn.interrupted"
-            | "turn.none" => Exit::Conflict,
+            | "turn.none"
+            | "flow.ended" => Exit::Conflict,
             "session.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
-            "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
+            "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
         }
@@ -211,6 +213,10 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
+        "flow.not_found" => "sapwood flow ls shows the runs",
+        "flow.ended" => "sapwood flow run FILE begins another",
+        "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
+        "flow.cancelled" => "sapwood flow run FILE begins another",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
         "budget_exceeded" => "raise the agent's budget and begin a new session with it",
         "context_overflow" => "sapwood compact SESSION makes room",

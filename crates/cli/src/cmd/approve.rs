@@ -44,6 +44,16 @@ pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
 async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
     app.open_world()?;
     let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
+    let run = app.engine.run_of(&app.scope, &session).await?;
+    if let Some(run) = &run {
+        // A role of a flow: its turn is part of a run, and so is what comes after it.
+        match app.engine.resume_flow(&app.scope, run).await {
+            Ok(Some(running)) => return super::flow::carry_on(app, running).await,
+            Ok(None) => {}
+            Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     let turn = Turn::watch(app, &session).await?;
     match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => deliver(app, turn.with(running), Told::Report).await,

@@ -14,7 +14,7 @@ use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
-use super::RUN_PREFIX;
+use super::{ROLE_MARK, RUN_PREFIX};
 use super::visit::Visitor;
 use crate::lease::Hold;
 use crate::turn::PendingApproval;
@@ -68,7 +68,11 @@ impl Engine {
         }
         let now = self.clock.now();
         let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
-        let run = start.run.map_or_else(|| mint().parse(), Ok)?;
+        let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
+        if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_MARK) {
+            let why = format!("it has to begin with {RUN_PREFIX} and may not contain {ROLE_MARK}");
+            return Err(EngineError::Invalid { what: "the run's id", why });
+        }
         let title = Some(start.flow.title().to_owned());
         let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
         if self.open(scope, open).await?.1 == Created::Existed {

@@ -181,6 +181,33 @@ impl Engine {
         }
     }
 
+    /// The run that somebody meant: its id, with or without the beginning that all have, a unique prefix, or `@last`.
+    pub async fn find_run(&self, scope: &Scope, given: &str) -> Result<SessionId> {
+        if given == "@last" {
+            let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();
+            return newest.map(|row| row.run).ok_or(EngineError::NoSessions);
+        }
+        let whole =
+            if given.starts_with(RUN_PREFIX) { given.to_owned() } else { format!("{RUN_PREFIX}{given}") };
+        let id: SessionId = whole.parse()?;
+        if self.exists(scope, &id).await? {
+            return Ok(id);
+        }
+        let filter = ListFilter { id_prefix: Some(whole), limit: PAGE_ROWS, ..ListFilter::default() };
+        let page = self.store.list(scope, &filter).await?;
+        let mut found = page.items.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
+        match (found.next(), found.next()) {
+            (Some(only), None) => Ok(only),
+            (Some(first), Some(second)) => Err(EngineError::Ambiguous {
+                what: "run",
+                given: given.to_owned(),
+                first: first.to_string(),
+                second: second.to_string(),
+            }),
+            (None, _) => Err(EngineError::NoFlow { session: given.parse()? }),
+        }
+    }
+
     async fn run_row(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunRow>> {
         let events = match self.run_events(scope, run).await {
             Err(EngineError::NoFlow { .. }) => return Ok(None),
