@@ -104,9 +104,10 @@ async fn start(app: &mut App, args: RunArgs) -> Result<()> {
     let cwd = Some(super::new::directory(args.cwd)?);
     let id = args.id.map(|id| if id.starts_with(RUN_PREFIX) { id } else { format!("{RUN_PREFIX}{id}") });
     let run = id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
-    let start = StartFlow { flow, input: args.input, run, improve: args.improve, cwd };
+    let mirror = args.mirror.map(|dir| super::new::directory(Some(dir))).transpose()?;
+    let start = StartFlow { flow, input: args.input, run, improve: args.improve, cwd, mirror };
     let running = app.engine.start_flow(&app.scope, start).await?;
-    let mirror = mirror_of(app, &running.run, args.mirror);
+    let mirror = mirror_of(app, &running.run, None).await?;
     deliver(app, running, mirror).await
 }
 
@@ -131,9 +132,11 @@ fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
     Ok(flow)
 }
 
-fn mirror_of(app: &App, run: &SessionId, dir: Option<PathBuf>) -> Option<Mirror> {
-    let dir = dir?;
-    Some(app.engine.mirror_flow(&app.scope, run, Arc::new(RoleFiles::in_dir(dir))))
+/// Keeps the role files where somebody says now, or where the run was told to.
+async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
+    let kept = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
+    let dir = given.or(kept);
+    Ok(dir.map(|dir| app.engine.mirror_flow(&app.scope, run, Arc::new(RoleFiles::in_dir(dir)))))
 }
 
 async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<()> {
@@ -141,7 +144,7 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
     let run = app.engine.find_run(&app.scope, given).await?;
     match app.engine.resume_flow(&app.scope, &run).await? {
         Some(running) => {
-            let mirror = mirror_of(app, &run, mirror);
+            let mirror = mirror_of(app, &run, mirror).await?;
             deliver(app, running, mirror).await
         }
         None => {
@@ -154,7 +157,8 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
 
 /// Carries a run on after one of its roles was answered.
 pub async fn carry_on(app: &mut App, running: RunningFlow) -> Result<()> {
-    deliver(app, running, None).await
+    let mirror = mirror_of(app, &running.run, None).await?;
+    deliver(app, running, mirror).await
 }
 
 async fn cancel(app: &mut App, given: &str) -> Result<()> {

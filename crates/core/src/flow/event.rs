@@ -27,6 +27,9 @@ pub enum RunEvent {
         improve: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
+        /// Where role files are kept, for whoever carries the run on at this machine.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mirror: Option<String>,
     },
     /// A visit is to be made. That it was begun is in the role's session.
     Entered { node: String, visit: u32, attempt: u32, session: String, received: Vec<Received> },

@@ -97,6 +97,7 @@ pub struct RunState {
     pub input: String,
     pub improve: bool,
     pub cwd: Option<String>,
+    pub mirror: Option<String>,
     pub nodes: BTreeMap<String, NodeState>,
     /// Beside [`Flow::edges`].
     pub edges: Vec<EdgeStatus>,
@@ -122,8 +123,9 @@ impl RunState {
 
     pub fn apply(&mut self, event: &RunEvent) {
         match event {
-            RunEvent::Started { flow, input, improve, cwd } => {
-                self.begin(flow, input, *improve, cwd.clone());
+            RunEvent::Started { flow, input, improve, cwd, mirror } => {
+                (self.improve, self.cwd, self.mirror) = (*improve, cwd.clone(), mirror.clone());
+                self.begin(flow, input);
             }
             RunEvent::Entered { node, visit, attempt, received, .. } => {
                 self.enter(node, *visit, *attempt, received);
@@ -163,9 +165,9 @@ impl RunState {
         self.nodes.entry(node.to_owned()).or_default()
     }
 
-    fn begin(&mut self, flow: &Flow, input: &str, improve: bool, cwd: Option<String>) {
+    fn begin(&mut self, flow: &Flow, input: &str) {
         self.is_started = true;
-        (self.improve, self.cwd, self.input) = (improve, cwd, input.to_owned());
+        self.input = input.to_owned();
         self.edges = vec![EdgeStatus::Open; flow.edges.len()];
         self.nodes = flow.nodes.iter().map(|node| (node.id.clone(), NodeState::default())).collect();
         self.flow = flow.clone();

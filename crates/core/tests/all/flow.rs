@@ -51,7 +51,7 @@ fn flow(edges: &str) -> Flow {
 }
 
 fn started(flow: Flow) -> RunEvent {
-    RunEvent::Started { flow: Box::new(flow), input: "the input".into(), improve: false, cwd: None }
+    RunEvent::Started { flow: Box::new(flow), input: "the input".into(), improve: false, cwd: None, mirror: None }
 }
 
 fn begin(flow: Flow) -> (Machine, Step) {
@@ -254,7 +254,7 @@ fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
     let feedback = Feedback { role: "critic".into(), agent: None, prompt: None };
     looks.improvement = Some(Improvement { feedback: Some(feedback), ..Improvement::default() });
     let started =
-        RunEvent::Started { flow: Box::new(looks), input: String::new(), improve: true, cwd: None };
+        RunEvent::Started { flow: Box::new(looks), input: String::new(), improve: true, cwd: None, mirror: None };
     let (mut machine, _) = Machine::begin("r", started);
     tell(&mut machine, "a", handed(&["b"]));
     tell(&mut machine, "b", handed(&["out", "c"]));

@@ -32,6 +32,8 @@ pub struct StartFlow {
     pub improve: bool,
     /// Where roles work.
     pub cwd: Option<String>,
+    /// Where role files are kept: written down, for whoever carries the run on.
+    pub mirror: Option<String>,
 }
 
 /// How a run stands when its runner leaves it.
@@ -84,6 +86,7 @@ impl Engine {
             input: start.input,
             improve: start.improve,
             cwd: start.cwd,
+            mirror: start.mirror,
         };
         let (machine, step) = Machine::begin(run.as_str(), started);
         self.spawn_run(scope, run, hold, machine, step).await

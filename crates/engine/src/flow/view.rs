@@ -67,6 +67,8 @@ pub struct RunView {
     pub edges: Vec<EdgeView>,
     pub approvals: Vec<PendingApproval>,
     pub results: Vec<ResultView>,
+    /// Where role files are kept, if they are.
+    pub mirror: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -155,6 +157,7 @@ impl Engine {
             edges: edges_of(&state),
             approvals,
             results: results.collect(),
+            mirror: state.mirror.clone(),
         })
     }
 
