@@ -20,16 +20,24 @@ const READING_BYTES_MAX: u64 = 1 << 20;
 /// Why a flow's files cannot be used.
 #[derive(Debug)]
 pub enum FlowFileError {
-    Io { path: PathBuf, source: std::io::Error },
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     Workflow(WorkflowError),
     /// Everything that is wrong with it.
-    Mistakes { flow: String, mistakes: Vec<Mistake> },
+    Mistakes {
+        flow: String,
+        mistakes: Vec<Mistake>,
+    },
 }
 
 impl FlowFileError {
     pub fn code(&self) -> &'static str {
         match self {
-            FlowFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => "file.not_found",
+            FlowFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                "file.not_found"
+            }
             FlowFileError::Io { .. } => "file.io",
             FlowFileError::Workflow(error) => error.code(),
             FlowFileError::Mistakes { .. } => "flow.invalid",

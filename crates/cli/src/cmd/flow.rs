@@ -37,13 +37,9 @@ enum Verb {
     /// Run a flow from a file, such as `export --format workflow` writes
     Run(RunArgs),
     /// Say everything that is wrong with a flow, and run nothing
-    Check {
-        file: PathBuf,
-    },
+    Check { file: PathBuf },
     /// Show a run: its graph, and where each node stands
-    Show {
-        run: String,
-    },
+    Show { run: String },
     /// List runs, newest first
     Ls {
         /// At most so many
@@ -58,9 +54,7 @@ enum Verb {
         mirror: Option<PathBuf>,
     },
     /// End a run, wherever it runs
-    Cancel {
-        run: String,
-    },
+    Cancel { run: String },
 }
 
 #[derive(Debug, Args)]
@@ -114,9 +108,17 @@ async fn start(app: &mut App, args: RunArgs) -> Result<()> {
 fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
     let flow = load(app, file)?;
     if app.out.is_json() {
-        return app.out.json(&json!({ "flow": flow.id, "nodes": flow.nodes.len(), "edges": flow.edges.len() }));
+        return app
+            .out
+            .json(&json!({ "flow": flow.id, "nodes": flow.nodes.len(), "edges": flow.edges.len() }));
     }
-    Ok(writeln!(app.out, "{} is in order: {} nodes, {} edges", clean(&flow.id), flow.nodes.len(), flow.edges.len())?)
+    Ok(writeln!(
+        app.out,
+        "{} is in order: {} nodes, {} edges",
+        clean(&flow.id),
+        flow.nodes.len(),
+        flow.edges.len()
+    )?)
 }
 
 /// A flow with the agents of this place.
@@ -216,7 +218,10 @@ fn outcome_of(report: &FlowReport) -> Result<()> {
         RunOutcome::Failed => {
             let code = ended.code.clone().unwrap_or_else(|| "flow.failed".to_owned());
             let hint = format!("sapwood flow resume {} tries once more what failed", report.run);
-            Err(Failure { exit: crate::failure::Exit::Failed, ..Failure::new(code, message()).with_hint(hint) })
+            Err(Failure {
+                exit: crate::failure::Exit::Failed,
+                ..Failure::new(code, message()).with_hint(hint)
+            })
         }
     }
 }
@@ -246,5 +251,6 @@ async fn list(app: &mut App, limit: usize) -> Result<()> {
         let (status, age) = (row.status.as_str().to_owned(), age(row.updated_at.0, now));
         vec![row.run.to_string(), row.name.clone(), status, done, age]
     });
-    Table { head: &["RUN", "FLOW", "STATUS", "DONE", "AGE"], rows: rows.collect(), flexible: 1 }.print(&mut app.out)
+    Table { head: &["RUN", "FLOW", "STATUS", "DONE", "AGE"], rows: rows.collect(), flexible: 1 }
+        .print(&mut app.out)
 }

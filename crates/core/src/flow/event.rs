@@ -32,13 +32,39 @@ pub enum RunEvent {
         mirror: Option<String>,
     },
     /// A visit is to be made. That it was begun is in the role's session.
-    Entered { node: String, visit: u32, attempt: u32, session: String, received: Vec<Received> },
+    Entered {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        session: String,
+        received: Vec<Received>,
+    },
     /// It stands still until a person answers.
-    Waits { node: String, visit: u32, attempt: u32, approvals: Vec<String> },
-    Handed { node: String, visit: u32, attempt: u32, handed: Handed },
-    Failed { node: String, visit: u32, attempt: u32, code: String, message: String },
+    Waits {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        approvals: Vec<String>,
+    },
+    Handed {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        handed: Handed,
+    },
+    Failed {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        code: String,
+        message: String,
+    },
     /// Somebody resumed a run that had failed: the visit is made once more.
-    Retried { node: String, visit: u32, attempt: u32 },
+    Retried {
+        node: String,
+        visit: u32,
+        attempt: u32,
+    },
     /// The forward pass is over, and the roles look back.
     Improving,
     /// Somebody wants the run to end. Whoever runs it reads this.

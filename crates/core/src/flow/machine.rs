@@ -159,9 +159,8 @@ impl Machine {
             }
             VisitResult::Waits { approvals } => {
                 let state = self.state.nodes.get(&node);
-                let is_news = state.is_none_or(|state| {
-                    state.status != NodeStatus::Waiting || state.approvals != approvals
-                });
+                let is_news = state
+                    .is_none_or(|state| state.status != NodeStatus::Waiting || state.approvals != approvals);
                 if is_news {
                     self.add(step, RunEvent::Waits { node, visit, attempt, approvals });
                 }
@@ -232,9 +231,10 @@ impl Machine {
     fn is_free(&self, node: &Node) -> bool {
         let session = self.state.session_of(node);
         let busy = self.visits_where(|s| matches!(s, NodeStatus::Running | NodeStatus::Waiting));
-        !busy.iter().filter_map(|key| self.state.any_node(&key.node)).any(|other| {
-            self.state.session_of(other) == session
-        })
+        !busy
+            .iter()
+            .filter_map(|key| self.state.any_node(&key.node))
+            .any(|other| self.state.session_of(other) == session)
     }
 
     fn enter(&mut self, step: &mut Step, node: &Node) {

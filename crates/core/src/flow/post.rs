@@ -191,13 +191,21 @@ impl Post {
             return Err(format!("{node} is no target of this node; {}", self.targets_text()));
         }
         if let Some(done) = forward.filter(|known| known.done) {
-            return Err(format!("{} has its artifact from an earlier visit; {}", done.node, self.targets_text()));
+            return Err(format!(
+                "{} has its artifact from an earlier visit; {}",
+                done.node,
+                self.targets_text()
+            ));
         }
         if artifact.trim().is_empty() || artifact.len() > NAME_BYTES_MAX {
             return Err(format!("the artifact for {node} needs a name of 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if let Some(wanted) = forward.and_then(|known| known.artifact.as_ref()).filter(|name| *name != artifact) {
-            return Err(format!("the artifact for {node} has to be called {wanted}, and is called {artifact}"));
+        if let Some(wanted) =
+            forward.and_then(|known| known.artifact.as_ref()).filter(|name| *name != artifact)
+        {
+            return Err(format!(
+                "the artifact for {node} has to be called {wanted}, and is called {artifact}"
+            ));
         }
         match content {
             Some(text) if text.trim().is_empty() => Err(format!("the artifact for {node} is empty")),

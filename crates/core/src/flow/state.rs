@@ -155,8 +155,7 @@ impl RunState {
             }
             RunEvent::CancelAsked => self.is_cancel_asked = true,
             RunEvent::Ended { outcome, code, message } => {
-                self.ended =
-                    Some(Ended { outcome: *outcome, code: code.clone(), message: message.clone() });
+                self.ended = Some(Ended { outcome: *outcome, code: code.clone(), message: message.clone() });
             }
         }
     }
@@ -201,9 +200,7 @@ impl RunState {
     }
 
     fn hand(&mut self, id: &str, handed: &Handed) {
-        let is_back = |to: &str| {
-            self.flow.edges_from(id, EdgeKind::Backward).any(|edge| edge.to == to)
-        };
+        let is_back = |to: &str| self.flow.edges_from(id, EdgeKind::Backward).any(|edge| edge.to == to);
         let hands_back = handed.to.iter().any(|(to, _)| is_back(to));
         for (to, artifact) in &handed.to {
             if is_back_edge(&self.flow, id, to) {

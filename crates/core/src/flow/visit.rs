@@ -33,11 +33,20 @@ pub enum NextMove {
     /// Its turn runs, was interrupted, or waits for a person: carry it on.
     GoOn,
     /// The turn ended without a handoff that would do: the role is told, and tries again.
-    Repair { why: String },
-    Done { said: String },
+    Repair {
+        why: String,
+    },
+    Done {
+        said: String,
+    },
     /// A person did not agree to the visit as a whole.
-    Declined { why: String },
-    Fail { code: String, message: String },
+    Declined {
+        why: String,
+    },
+    Fail {
+        code: String,
+        message: String,
+    },
 }
 
 impl Visit {

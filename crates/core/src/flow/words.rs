@@ -153,7 +153,9 @@ pub fn owed_text(post: &Post, handed: &[Handoff]) -> String {
             "Nothing is owed to a later node: end with closed when you are done.".to_owned()
         }
         [] => "Nothing more is owed.".to_owned(),
-        names if post.route == super::Route::Any => format!("Owed: a handoff to one of {}.", names.join(", ")),
+        names if post.route == super::Route::Any => {
+            format!("Owed: a handoff to one of {}.", names.join(", "))
+        }
         names => format!("Owed: a handoff to {}.", names.join(", ")),
     };
     let done: Vec<&str> = post.forward.iter().filter(|t| t.done).map(|t| t.node.as_str()).collect();
@@ -183,7 +185,14 @@ pub fn standing(post: &Post, handed: &[Handoff], last_user_text: &str) -> String
     let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
     let mut text = format!(
         "Flow: {}\nRun: {}\nRole: {}\nNode: {} (visit {})\nRecord folder: {}\nReceived over: {}\nCompleted edges here: {}",
-        post.flow, post.run, post.role, post.node, post.visit, post.record_folder, list(came), list(edges),
+        post.flow,
+        post.run,
+        post.role,
+        post.node,
+        post.visit,
+        post.record_folder,
+        list(came),
+        list(edges),
     );
     if post.has_tool() {
         text.push('\n');

@@ -92,7 +92,8 @@ impl Machine {
         match machine.rules.post.as_ref().filter(|post| post.needs_consent_first()) {
             None => machine.open_round(&mut step),
             Some(post) => {
-                let question = format!("May {} of the flow {:?} see what the roles found?", post.role, post.flow);
+                let question =
+                    format!("May {} of the flow {:?} see what the roles found?", post.role, post.flow);
                 machine.ask(&mut step, question, None, CONSENT);
                 step.effects.push(Effect::AwaitPerson);
             }

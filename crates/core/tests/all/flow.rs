@@ -51,7 +51,13 @@ fn flow(edges: &str) -> Flow {
 }
 
 fn started(flow: Flow) -> RunEvent {
-    RunEvent::Started { flow: Box::new(flow), input: "the input".into(), improve: false, cwd: None, mirror: None }
+    RunEvent::Started {
+        flow: Box::new(flow),
+        input: "the input".into(),
+        improve: false,
+        cwd: None,
+        mirror: None,
+    }
 }
 
 fn begin(flow: Flow) -> (Machine, Step) {
@@ -253,8 +259,13 @@ fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
     looks.edges.push(edge("b", "c"));
     let feedback = Feedback { role: "critic".into(), agent: None, prompt: None };
     looks.improvement = Some(Improvement { feedback: Some(feedback), ..Improvement::default() });
-    let started =
-        RunEvent::Started { flow: Box::new(looks), input: String::new(), improve: true, cwd: None, mirror: None };
+    let started = RunEvent::Started {
+        flow: Box::new(looks),
+        input: String::new(),
+        improve: true,
+        cwd: None,
+        mirror: None,
+    };
     let (mut machine, _) = Machine::begin("r", started);
     tell(&mut machine, "a", handed(&["b"]));
     tell(&mut machine, "b", handed(&["out", "c"]));
@@ -294,10 +305,7 @@ fn a_wrong_handoff_is_told_what_is_wrong_with_it() {
     assert!(why(Handoff::default()).starts_with("give exactly one of"));
     let both = Handoff { closed: Some("x".into()), ..targets(vec![to("b", "plan.md")]) };
     assert!(why(both).starts_with("give exactly one of"));
-    assert_eq!(
-        why(targets(vec![to("z", "n")])),
-        "z is no target of this node; forward targets: b, c"
-    );
+    assert_eq!(why(targets(vec![to("z", "n")])), "z is no target of this node; forward targets: b, c");
     assert_eq!(
         why(targets(vec![to("b", "n")])),
         "the artifact for b has to be called plan.md, and is called n"
@@ -343,7 +351,11 @@ fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
     graph.name = Some("Report".into());
     graph.roles.insert(
         "a".into(),
-        FlowRole { description: Some("You keep it short.".into()), readings: vec!["charter".into()], agent: None },
+        FlowRole {
+            description: Some("You keep it short.".into()),
+            readings: vec!["charter".into()],
+            agent: None,
+        },
     );
     graph.readings.insert("charter".into(), "Be kind.".into());
     graph.nodes[1].prompt = Some("Write about {{input}}.".into());
@@ -352,16 +364,34 @@ fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
     let node = state.any_node("a").unwrap();
     let post = Post::of(state, node, &key);
     let prompt = system_prompt(state, node, Some("Agent's own."));
-    for part in ["You are a in the flow \"Report\"", "keep it short", "Agent's own.", "records/r/a", "`handoff`", "## charter\n\nBe kind."] {
+    for part in [
+        "You are a in the flow \"Report\"",
+        "keep it short",
+        "Agent's own.",
+        "records/r/a",
+        "`handoff`",
+        "## charter\n\nBe kind.",
+    ] {
         assert!(prompt.contains(part), "{part} is missing: {prompt}");
     }
     let note = entry_note(state, node, &post);
-    for part in ["You enter node a", "first visit", "Received from in: input (9 bytes)\nthe input", "Owed: a handoff to b."] {
+    for part in [
+        "You enter node a",
+        "first visit",
+        "Received from in: input (9 bytes)\nthe input",
+        "Owed: a handoff to b.",
+    ] {
         assert!(note.contains(part), "{part} is missing: {note}");
     }
     assert_eq!(render_prompt(state, node), "Write about the input.");
     let facts = standing(&post, &[], "the words");
-    for part in ["Flow: Report", "Role: a", "Node: a (visit 1)", "Record folder: records/r/a", "word for word:\nthe words"] {
+    for part in [
+        "Flow: Report",
+        "Role: a",
+        "Node: a (visit 1)",
+        "Record folder: records/r/a",
+        "word for word:\nthe words",
+    ] {
         assert!(facts.contains(part), "{part} is missing: {facts}");
     }
 }

@@ -9,13 +9,15 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::Draft;
 use sapwood_core::flow::state::Ended;
-use sapwood_core::flow::{Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunOutcome, Step, VisitKey, VisitResult};
+use sapwood_core::flow::{
+    Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunOutcome, Step, VisitKey, VisitResult,
+};
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
-use super::{ROLE_MARK, RUN_PREFIX};
 use super::visit::Visitor;
+use super::{ROLE_MARK, RUN_PREFIX};
 use crate::lease::Hold;
 use crate::turn::PendingApproval;
 use crate::write::OpenOptions;
@@ -119,7 +121,9 @@ impl Engine {
     /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let events = self.run_events(scope, run).await?;
-        if events.iter().any(|event| matches!(event, RunEvent::Ended { outcome, .. } if *outcome != RunOutcome::Failed))
+        if events
+            .iter()
+            .any(|event| matches!(event, RunEvent::Ended { outcome, .. } if *outcome != RunOutcome::Failed))
         {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }

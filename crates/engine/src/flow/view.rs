@@ -198,7 +198,8 @@ impl Engine {
         }
         let filter = ListFilter { id_prefix: Some(whole), limit: PAGE_ROWS, ..ListFilter::default() };
         let page = self.store.list(scope, &filter).await?;
-        let mut found = page.items.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
+        let mut found =
+            page.items.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
             (Some(first), Some(second)) => Err(EngineError::Ambiguous {
@@ -219,9 +220,7 @@ impl Engine {
         let summary = self.summary(scope, run).await?;
         let state = RunState::fold(run.as_str(), &events);
         let work = state.flow.nodes.iter().filter(|node| node.kind == NodeKind::Agent);
-        let is_done = |status| {
-            matches!(status, NodeStatus::Done | NodeStatus::Closed | NodeStatus::Skipped)
-        };
+        let is_done = |status| matches!(status, NodeStatus::Done | NodeStatus::Closed | NodeStatus::Skipped);
         Ok(Some(RunRow {
             run: run.clone(),
             flow: state.flow.id.clone(),
@@ -235,7 +234,11 @@ impl Engine {
     }
 
     /// What the roles of a run ask people.
-    pub(crate) async fn run_approvals(&self, scope: &Scope, state: &RunState) -> Result<Vec<PendingApproval>> {
+    pub(crate) async fn run_approvals(
+        &self,
+        scope: &Scope,
+        state: &RunState,
+    ) -> Result<Vec<PendingApproval>> {
         let mut waiting = Vec::new();
         for (id, node) in &state.nodes {
             let is_open = matches!(node.status, NodeStatus::Running | NodeStatus::Waiting);

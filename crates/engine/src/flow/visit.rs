@@ -164,13 +164,7 @@ impl Visitor {
     }
 
     /// The first entry into a session builds its system prompt; every one begins a turn with a note about the node.
-    async fn begin(
-        &self,
-        node: &Node,
-        session: &SessionId,
-        key: &VisitKey,
-        hold: Hold,
-    ) -> Result<Running> {
+    async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
         if let Err(error) = self.settle_prompt(node, session, &hold).await {
             hold.release().await;
             return Err(error);
@@ -241,13 +235,7 @@ impl Visitor {
         })
     }
 
-    async fn handed(
-        &self,
-        session: &SessionId,
-        post: &Post,
-        visit: &Visit,
-        said: String,
-    ) -> Result<Handed> {
+    async fn handed(&self, session: &SessionId, post: &Post, visit: &Visit, said: String) -> Result<Handed> {
         let mut handed = Handed { said: said.clone(), ..Handed::default() };
         if post.handoff == HandoffBy::Answer {
             let artifact = self.kept(session, "answer", &said).await?;

@@ -47,7 +47,9 @@ impl Stage {
         };
         let mut visit = self.engine.visit_of(&self.scope, &self.session, post).await?;
         if visit.faults >= REPAIRS_MAX {
-            return Ok(ToolOutput::error(format!("There were {REPAIRS_MAX} wrong handoffs: the node has failed.")));
+            return Ok(ToolOutput::error(format!(
+                "There were {REPAIRS_MAX} wrong handoffs: the node has failed."
+            )));
         }
         for target in &handoff.targets {
             if let Some(fault) = self.settle_artifact(target).await? {

@@ -14,8 +14,8 @@ mod stage;
 
 pub use look::TurnLook;
 pub(crate) use send::Opening;
-pub(crate) use stage::settings_of;
 pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub(crate) use stage::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -78,9 +78,7 @@ impl Engine {
     ) -> Result<Option<Post>> {
         match given {
             Some(post) => Ok(Some(post)),
-            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => {
-                self.post_of(scope, session).await
-            }
+            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => self.post_of(scope, session).await,
             None => Ok(None),
         }
     }

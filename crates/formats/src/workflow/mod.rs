@@ -15,8 +15,8 @@ mod yaml;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use sapwood_core::flow::graph::{EdgeKind, HandoffBy, Improvement, Route};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use flow::{OwnAgents, flow_of};

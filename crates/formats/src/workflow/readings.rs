@@ -51,5 +51,6 @@ pub fn parse_index(text: &str) -> Result<Index, WorkflowError> {
 }
 
 fn read<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, WorkflowError> {
-    serde_saphyr::from_str(text).map_err(|error: serde_saphyr::Error| WorkflowError::Invalid { why: format!("{what}: {error}") })
+    serde_saphyr::from_str(text)
+        .map_err(|error: serde_saphyr::Error| WorkflowError::Invalid { why: format!("{what}: {error}") })
 }

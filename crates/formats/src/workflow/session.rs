@@ -53,8 +53,7 @@ pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
         });
     }
     nodes.push(Node::new("output", NodeKind::Output));
-    let edges =
-        nodes.windows(2).map(|pair| Edge::forward(pair[0].id.clone(), pair[1].id.clone())).collect();
+    let edges = nodes.windows(2).map(|pair| Edge::forward(pair[0].id.clone(), pair[1].id.clone())).collect();
     let workflow = Workflow {
         id: id_of(summary.title.as_deref().unwrap_or_default()),
         name: summary.title.clone(),

@@ -31,7 +31,8 @@ async fn a_flow_is_started_shown_and_listed() {
     assert_eq!(view["results"][0]["text"], "Hello, you.");
     let session = work["session"].as_str().unwrap();
     let context = house.get("ana", &format!("/v1/sessions/{session}/context")).await.json();
-    let said = context["messages"].as_array().unwrap().iter().any(|message| message["text"] == "say hello to ana");
+    let said =
+        context["messages"].as_array().unwrap().iter().any(|message| message["text"] == "say hello to ana");
     assert!(said, "{context}");
     let runs = house.get("ana", "/v1/flows").await.json();
     assert_eq!((runs["items"].as_array().unwrap().len(), runs["items"][0]["done"].as_u64()), (1, Some(1)));
@@ -45,12 +46,16 @@ async fn what_is_wrong_with_a_flow_is_said_before_anything_runs() {
     let house = House::open().await;
     let mut flow = stage("hello");
     flow["workflow"]["nodes"][1]["agent_ref"] = json!("stranger");
-    flow["workflow"]["agents"] = json!([{ "id": "stranger", "allowed_commands": ["*"], "approvals": "auto" }]);
+    flow["workflow"]["agents"] =
+        json!([{ "id": "stranger", "allowed_commands": ["*"], "approvals": "auto" }]);
     flow["workflow"]["nodes"][1]["required_readings"] = json!(["charter"]);
     let refused = house.post("ana", "/v1/flows", &json!({ "flow": flow })).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "flow.invalid"));
     let detail = refused.json()["detail"].as_str().unwrap().to_owned();
-    assert!(detail.contains("there is no agent stranger") && detail.contains("charter is missing"), "{detail}");
+    assert!(
+        detail.contains("there is no agent stranger") && detail.contains("charter is missing"),
+        "{detail}"
+    );
     let mut unknown = stage("hello");
     unknown["workflow"]["nodes"][1]["agent"] = json!("default");
     let refused = house.post("ana", "/v1/flows", &json!({ "flow": unknown })).await;

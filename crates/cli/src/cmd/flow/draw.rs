@@ -17,7 +17,12 @@ const RESULT_CHARS: usize = 4_000;
 pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     let style = style_of_run(view.status);
     let status = view.status.as_str();
-    writeln!(out, "{BOLD}{}{BOLD:#}  {style}{status}{style:#}  {DIM}{}{DIM:#}", fit(&view.name, 60), view.run)?;
+    writeln!(
+        out,
+        "{BOLD}{}{BOLD:#}  {style}{status}{style:#}  {DIM}{}{DIM:#}",
+        fit(&view.name, 60),
+        view.run
+    )?;
     if let Some(message) = &view.message {
         writeln!(out, "{RED}{}{RED:#}", clean(message))?;
     }
@@ -26,7 +31,13 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     }
     for result in &view.results {
         let text: String = result.text.chars().take(RESULT_CHARS).collect();
-        writeln!(out, "\n{BOLD}{} from {}{BOLD:#}\n{}", fit(&result.name, 60), fit(&result.from, 60), clean(&text))?;
+        writeln!(
+            out,
+            "\n{BOLD}{} from {}{BOLD:#}\n{}",
+            fit(&result.name, 60),
+            fit(&result.from, 60),
+            clean(&text)
+        )?;
     }
     Ok(())
 }
