@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::Draft;
 use sapwood_core::flow::state::Ended;
 use sapwood_core::flow::{
-    Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunOutcome, Step, VisitKey, VisitResult,
+    Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunState, Step, VisitKey, VisitResult,
 };
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Kind, Record, Scope, SessionId};
@@ -121,10 +121,7 @@ impl Engine {
     /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let events = self.run_events(scope, run).await?;
-        if events
-            .iter()
-            .any(|event| matches!(event, RunEvent::Ended { outcome, .. } if *outcome != RunOutcome::Failed))
-        {
+        if RunState::fold(run.as_str(), &events).ended.is_some() {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }
         self.append_one(scope, run, RunEvent::CancelAsked.to_body(), None).await?;

@@ -85,7 +85,9 @@ impl Visitor {
         let mut tries = 0;
         loop {
             match self.engine.await_hold(&self.scope, session).await {
-                Err(EngineError::Store(StoreError::Leased { .. })) if tries < BUSY_TRIES_MAX => {
+                Err(EngineError::Store(StoreError::Leased { .. }))
+                    if tries < BUSY_TRIES_MAX && !self.is_cancelled.load(Ordering::SeqCst) =>
+                {
                     tries += 1;
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }

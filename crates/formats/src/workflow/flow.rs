@@ -48,6 +48,8 @@ pub fn flow_of(
         improvement: workflow.improvement.clone(),
     };
     require(&mut flow, readings);
+    // Whoever answered in a session that was exported may not be here: then the default agent does.
+    let known = |name: &str| known(name).or_else(|| is_export.then(Agent::default));
     let own = match own_agents {
         OwnAgents::Taken => own_agents_of(document)?,
         OwnAgents::LeftOut => BTreeMap::new(),
