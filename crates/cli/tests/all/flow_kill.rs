@@ -263,7 +263,9 @@ fn two_who_resume_at_once_do_not_run_anything_twice() {
     await_event(&world, "flow-r__owner", |event| event["type"] == "session:turn_started");
     kill(child);
     let mut both: Vec<Child> = (0..2).map(|_| world.spawn(&["flow", "resume", "r"])).collect();
-    both.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+    for child in &mut both {
+        child.wait().unwrap();
+    }
     check_whole(&world);
 }
 

@@ -49,8 +49,9 @@ pub fn write_flow(
         Some(from) => json!({ "from": from, "to": to, "type": "backward" }),
         None => json!({ "from": from, "to": to }),
     };
+    let all = [&ends[..], nodes].concat();
     let mut workflow = json!({
-        "id": "test", "agents": agents, "nodes": [&ends[..], nodes].concat(),
+        "id": "test", "agents": agents, "nodes": all,
         "edges": edges.iter().map(edge).collect::<Vec<_>>(),
     });
     for (key, value) in more.as_object().into_iter().flatten() {
