@@ -24,6 +24,8 @@ pub enum Decision {
     Run,
     Ask,
     Refuse { why: String },
+    /// Whoever began the turn runs it.
+    HandOver,
 }
 
 /// Decides one call. Scratch files are nobody's loss, so edits in the sandbox need no person.
@@ -31,6 +33,7 @@ pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decisio
     match (spec.touch, mode) {
         // The question itself is what a person is asked, in every mode.
         (Touch::Asks, _) => Decision::Ask,
+        (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,
         (Touch::Edits, _) if fs_scope == FsScope::Sandboxed => Decision::Run,
         (Touch::Edits | Touch::Acts | Touch::Commits, ApprovalMode::Plan) => Decision::Refuse {

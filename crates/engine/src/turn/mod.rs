@@ -12,13 +12,13 @@ mod send;
 mod stage;
 
 pub use look::TurnLook;
-pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub use send::{IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
-use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::model::{Reply, Signature, Thinking};
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -41,8 +41,11 @@ pub(crate) struct Stage {
     agent: Agent,
     chain: Vec<ChainLink>,
     toolbox: Arc<dyn Toolbox>,
-    /// The toolbox's and our own.
+    /// The toolbox's, our own, and the caller's.
     specs: Vec<ToolSpec>,
+    /// In the place of the session's system prompt.
+    instructions: Option<String>,
+    thinking: Option<Thinking>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
@@ -65,6 +68,8 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// Pieces of the reply that streams that were told.
+    told: u32,
 }
 
 impl Stage {
@@ -74,9 +79,14 @@ impl Stage {
     }
 
     fn tell(&self, news: News) {
-        let after = self.with_now(|now| now.head);
-        let at = self.engine.clock.now();
-        let fragment = Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
+        let is_piece = news.is_piece();
+        let (after, place) = self.with_now(|now| {
+            let place = is_piece.then_some(now.told);
+            now.told += u32::from(is_piece);
+            (now.head, place)
+        });
+        let (at, session) = (self.engine.clock.now(), self.session.clone());
+        let fragment = Fragment { news, session, at, after, turn: Some(self.turn), place };
         self.engine.live.tell(&self.scope.tenant, fragment);
     }
 

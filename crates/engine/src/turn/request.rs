@@ -26,14 +26,15 @@ impl Stage {
             system: self.system(context),
             messages: messages.collect(),
             tools: self.specs.clone(),
-            thinking: Thinking::from_name(&context.thinking).unwrap_or_default(),
+            thinking: self.thinking.or_else(|| Thinking::from_name(&context.thinking)).unwrap_or_default(),
             temperature: self.agent.temperature,
             output_tokens_max: self.agent.max_tokens,
         })
     }
 
     fn system(&self, context: &Context) -> Option<String> {
-        let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
+        let prompt = self.instructions.clone().or_else(|| context.system.clone());
+        let prompt = prompt.or_else(|| self.agent.system_prompt.clone());
         let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
         let parts: Vec<String> = prompt.into_iter().chain(rating).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))

@@ -12,6 +12,7 @@ use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::view::Settings;
 use sapwood_core::{Scope, SessionId, TurnId};
 
@@ -30,17 +31,21 @@ impl Engine {
         world: World,
         fence: u64,
         turn: TurnId,
+        terms: &Terms,
     ) -> Result<Arc<Stage>> {
         let session = summary.id.clone();
         let settings = self.settings(scope, &session).await?;
-        let agent = agent_of(&settings)?;
-        let chain = chain_of(&settings, &agent, &world);
+        let mut agent = agent_of(&settings)?;
+        let mut chain = chain_of(&settings, &agent, &world);
+        apply_terms(terms, &mut agent, &mut chain);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
             specs.extend(own_specs(&agent.tools));
         }
+        specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));
+        specs.extend(terms.tools.iter().map(CallersTool::spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -55,6 +60,8 @@ impl Engine {
             chain,
             toolbox,
             specs,
+            instructions: terms.instructions.clone(),
+            thinking: terms.thinking,
             fence,
             span,
             trace_id,
@@ -144,6 +151,16 @@ fn chain_of(settings: &Settings, agent: &Agent, world: &World) -> Vec<ChainLink>
     let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
     let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
     std::iter::once(first.clone()).chain(rest).collect()
+}
+
+/// What the turn's caller wants instead of what the agent says.
+fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
+    agent.temperature = terms.temperature.or(agent.temperature);
+    agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
+    if let Some(model) = &terms.model {
+        // Whoever names a model wants this one, and no other in its place.
+        *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
+    }
 }
 
 fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent) -> Grant {
