@@ -10,6 +10,7 @@ use sapwood::core::port::tool::FsScope;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 use crate::door::{Caller, Door};
 use crate::meters::Meters;
@@ -97,8 +98,8 @@ impl State {
         }))
     }
 
-    /// Counts a turn as running until it has ended or waits for a person.
-    pub fn keep_running(&self, running: Running) {
+    /// Counts a turn as running until it has ended or waits for a person, which is when the task ends.
+    pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
@@ -107,7 +108,7 @@ impl State {
                 tracing::warn!(%session, %error, "a turn was lost; it can be resumed");
             }
             state.running.send_modify(|count| *count -= 1);
-        });
+        })
     }
 }
 
@@ -169,7 +170,7 @@ impl Inner {
         let state = state.clone();
         tokio::spawn(async move {
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
-                Ok(Some(running)) => state.keep_running(running),
+                Ok(Some(running)) => drop(state.keep_running(running)),
                 Ok(None) => {}
                 // Somebody else runs it, which is as good.
                 Err(error) if error.code() == "session.leased" => {}

@@ -3,6 +3,7 @@
 
 mod answer;
 mod ask;
+pub mod openai;
 
 pub use answer::*;
 pub use ask::*;
