@@ -23,7 +23,9 @@ pub enum ApprovalMode {
 pub enum Decision {
     Run,
     Ask,
-    Refuse { why: String },
+    Refuse {
+        why: String,
+    },
     /// Whoever began the turn runs it.
     HandOver,
 }

@@ -31,6 +31,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Largest artifact or input.
     pub upload_bytes_max: usize,
+    /// How long the head of a request may take to arrive.
+    pub head_time_max: Duration,
     /// Longest time for a request that is not a stream.
     pub request_time_max: Duration,
     /// Between two signs of life in a stream.
@@ -47,6 +49,7 @@ impl Default for Settings {
         Self {
             body_bytes_max: 16 << 20,
             upload_bytes_max: 64 << 20,
+            head_time_max: Duration::from_secs(10),
             request_time_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(15),
             rate: Some(Rate { per_second: 100, burst: 400 }),

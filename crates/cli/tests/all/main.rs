@@ -15,6 +15,7 @@ mod events;
 mod inject;
 mod interop;
 mod members;
+mod openai;
 mod sdk;
 mod serve;
 mod shapes;

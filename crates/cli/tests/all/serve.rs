@@ -14,9 +14,9 @@ use crate::harness::World;
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Served {
+pub struct Served {
     child: Child,
-    addr: String,
+    pub addr: String,
 }
 
 impl Drop for Served {
@@ -26,7 +26,7 @@ impl Drop for Served {
     }
 }
 
-fn serve(world: &World, addr: &str) -> Served {
+pub fn serve(world: &World, addr: &str) -> Served {
     let mut command = world.command(&["serve", "--addr", addr, "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();

@@ -76,8 +76,12 @@ mod tests {
         let schema = Json::parse(r#"{"type":"object"}"#).unwrap();
         let tool =
             CallersTool { name: "weather".to_owned(), description: String::new(), input_schema: schema };
-        let terms =
-            Terms { model: Some("demo".to_owned()), temperature: Some(0.5), tools: vec![tool], ..Terms::default() };
+        let terms = Terms {
+            model: Some("demo".to_owned()),
+            temperature: Some(0.5),
+            tools: vec![tool],
+            ..Terms::default()
+        };
         let info = terms.to_info().unwrap();
         assert_eq!(Terms::of(&[info.into()]), terms);
         assert_eq!(Terms::default().to_info(), None);

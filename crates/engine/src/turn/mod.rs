@@ -12,7 +12,9 @@ mod send;
 mod stage;
 
 pub use look::TurnLook;
-pub use send::{IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub use send::{
+    IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
+};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -119,7 +119,9 @@ impl Stage {
     fn draft(&self, voice: Voice, now: TimestampMs, body: Body) -> Draft {
         let by = match (voice, body.kind()) {
             (_, Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken) => None,
-            (Voice::Agent, _) | (Voice::Caller, Kind::Round) => self.agent.id.parse().ok().map(Principal::Agent),
+            (Voice::Agent, _) | (Voice::Caller, Kind::Round) => {
+                self.agent.id.parse().ok().map(Principal::Agent)
+            }
             (Voice::Caller, _) => None,
         };
         Draft { by, ..Draft::new(now, body).in_turn(self.turn) }

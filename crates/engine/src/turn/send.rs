@@ -7,7 +7,8 @@ use std::sync::Arc;
 use sapwood_core::agent::{Agent, Narrowing};
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded, UserMessage,
+    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
+    UserMessage,
 };
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::project::summary::Summary;
@@ -167,7 +168,9 @@ impl Engine {
             }
             hold => hold?,
         };
-        self.begin_turn(scope, session, hold, Opening::of_words(words), options.on_wait).await.map(Sent::Started)
+        self.begin_turn(scope, session, hold, Opening::of_words(words), options.on_wait)
+            .await
+            .map(Sent::Started)
     }
 
     /// Runs a turn that begins with more than words. While another runs this is refused: only words can wait.
@@ -254,7 +257,8 @@ impl Engine {
         if let Some(turn) = summary.open_turn {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
         }
-        if let Some(expected) = opening.expected_leaf.filter(|expected| summary.head.leaf != Some(*expected)) {
+        if let Some(expected) = opening.expected_leaf.filter(|expected| summary.head.leaf != Some(*expected))
+        {
             let actual = summary.head.leaf.unwrap_or(Seq::ZERO);
             return Err(StoreError::Conflict { expected, actual }.into());
         }
@@ -332,12 +336,7 @@ impl Engine {
     }
 
     /// Everything the turn wrote, and what was said to it, in order; nothing for a turn that never was.
-    pub async fn turn_entries(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-    ) -> Result<Vec<Entry>> {
+    pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
             if entry.meta.turn == Some(turn) {
