@@ -92,6 +92,14 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     end(&state, &places).await;
 }
 
+/// Serves one route that does nothing, without anything of ours around it: what a server can be measured against.
+pub async fn serve_empty(listener: TcpListener) {
+    let router = Router::new().route("/", axum::routing::get(|| async {}));
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::warn!(%error, "the empty route is not served any more");
+    }
+}
+
 fn answer_connection(
     stream: TcpStream,
     router: Router,

@@ -201,7 +201,7 @@ def background():
     seen = []
     for event in api.responses.retrieve(begun.id, stream=True):
         seen.append(event)
-        if event.type == "response.output_text.delta" or len(seen) > 2:
+        if len(seen) == 2:
             break
     ended = api.responses.cancel(begun.id)
     assert ended.status == "cancelled", ended.status
@@ -232,9 +232,9 @@ async def run_agents():
     assert "sunny in Bonn" in first.final_output, first.final_output
     second = await Runner.run(agent, "what did I say?", session=session)
     assert "weather" in second.final_output, second.final_output
-    streamed = Runner.run_streamed(agent, "hello again", session=session)
+    streamed = Runner.run_streamed(agent, "I like rain", session=session)
     kinds = [event.type async for event in streamed.stream_events()]
-    assert "raw_response_event" in kinds and "hello again" in streamed.final_output
+    assert "raw_response_event" in kinds and "I like rain" in streamed.final_output
     items = await session.get_items()
     assert [item.get("role") or item["type"] for item in items] == [
         "user", "assistant", "function_call", "function_call_output", "assistant",

@@ -4,6 +4,7 @@ mod about;
 mod agents;
 mod artifacts;
 mod entries;
+mod export;
 mod members;
 mod openai;
 mod projections;
@@ -47,6 +48,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(turns::routes())
         .merge(streams::routes())
         .merge(artifacts::routes())
+        .merge(export::routes())
         .merge(members::routes())
         .merge(search::routes())
         .merge(agents::routes())

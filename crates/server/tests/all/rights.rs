@@ -61,6 +61,7 @@ fn table() -> Vec<Row> {
         ("list_inputs", Read, none.clone(), 200),
         ("upload_input", Write, json!("bytes"), 201),
         ("download_input", Read, none.clone(), 200),
+        ("export_session", Read, json!({ "format": "workflow" }), 200),
         ("list_members", Read, none.clone(), 200),
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),

@@ -149,6 +149,9 @@ fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<E
 }
 
 pub fn read_new_items(items: Vec<Map<String, Value>>) -> Result<Incoming> {
+    if items.len() > ITEMS_MAX {
+        return Err(Problem::invalid(format!("at most {ITEMS_MAX} items can be added at a time")));
+    }
     let items: Vec<Value> = items.into_iter().map(Value::Object).collect();
     Ok(read_items(&items, "items", ITEMS_MAX)?)
 }

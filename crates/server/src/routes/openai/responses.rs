@@ -47,7 +47,7 @@ pub fn routes() -> OpenApiRouter<State> {
 
 /// Asks for a response: in a conversation, behind another response, or by itself.
 #[utoipa::path(post, path = "/v1/responses", tag = "openai", request_body = wire::NewResponse,
-    responses((status = 200, content((wire::ResponseShown = "application/json"), (String = "text/event-stream")))))]
+    responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
 async fn create_response(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -247,7 +247,7 @@ fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
 /// A response as it stands, or its events.
 #[utoipa::path(get, path = "/v1/responses/{response}", tag = "openai",
     params(("response" = String, Path), wire::GetResponse),
-    responses((status = 200, content((wire::ResponseShown = "application/json"), (String = "text/event-stream")))))]
+    responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
 async fn get_response(
     Shared(state): Shared<State>,
     caller: Caller,
