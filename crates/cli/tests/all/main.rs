@@ -12,6 +12,7 @@ mod chat;
 mod compact;
 mod errors;
 mod events;
+mod examples;
 mod inject;
 mod interop;
 mod members;

@@ -12,16 +12,16 @@ use crate::serve::{Served, serve};
 const EXAMPLES_MAX: &str = "12";
 const SEED: &str = "20261116";
 
-fn folder() -> PathBuf {
+pub fn python_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
 }
 
 /// The programs of the environment that has the pinned packages.
-fn python_bin() -> &'static Path {
+pub fn python_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
-        let (wanted, stamp) = (folder().join("requirements.txt"), place.join("requirements.txt"));
+        let (wanted, stamp) = (python_folder().join("requirements.txt"), place.join("requirements.txt"));
         let pinned = std::fs::read_to_string(&wanted).unwrap();
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == pinned) {
             return place.join("bin");
@@ -40,20 +40,20 @@ fn python_bin() -> &'static Path {
     })
 }
 
-fn check(what: &str, output: Output) {
+pub fn check(what: &str, output: Output) {
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}: {said}\n{complained}");
 }
 
-struct Stage {
-    served: Served,
-    key: String,
+pub struct Stage {
+    pub served: Served,
+    pub key: String,
     _world: World,
 }
 
-/// A server with a key, and a model that writes without pauses unless a test wants to interrupt it.
-fn stage() -> Stage {
+/// A server with a key.
+pub fn stage() -> Stage {
     let world = World::new("sqlite");
     let made = world.json(&["key", "new", "--user", "ana"]);
     let served = serve(&world, "127.0.0.1:0");
@@ -63,7 +63,7 @@ fn stage() -> Stage {
 fn run_clients(test: &str) {
     let stage = stage();
     let url = format!("http://{}/v1", stage.served.addr);
-    let script = folder().join("openai_client.py");
+    let script = python_folder().join("openai_client.py");
     let ran = Command::new(python_bin().join("python"))
         .arg(script)
         .args([&url, &stage.key, test])

@@ -27,7 +27,12 @@ impl Drop for Served {
 }
 
 pub fn serve(world: &World, addr: &str) -> Served {
-    let mut command = world.command(&["serve", "--addr", addr, "--json"]);
+    serve_with(world, &[], addr)
+}
+
+/// With options for the program as a whole.
+pub fn serve_with(world: &World, options: &[&str], addr: &str) -> Served {
+    let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -62,7 +67,7 @@ fn open(
     Ok((status, reader))
 }
 
-fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
+pub fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let headers: Vec<(&str, &str)> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
     let (status, mut reader) = open(addr, method, path, &headers, body).unwrap();
