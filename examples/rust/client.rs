@@ -9,6 +9,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens a session, sends words, and hands out the answer as it streams.
 pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str)) -> Result<(), Failure> {
+    // This workspace builds reqwest without cryptography of its own.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::new();
     let new = NewSession { agent: Some("default".to_owned()), ..NewSession::default() };
     let sessions = format!("{url}/v1/sessions");
