@@ -32,7 +32,7 @@ pub fn routes() -> OpenApiRouter<State> {
 
 /// A copy of the session.
 #[utoipa::path(post, path = "/v1/sessions/{session}/export", tag = "sessions", params(("session" = String, Path)),
-    request_body = wire::Export, responses((status = 200, body = Vec<u8>, content_type = "*/*")))]
+    request_body = wire::Export, responses((status = 200, body = serde_json::Value, content_type = "*/*")))]
 async fn export_session(
     Shared(state): Shared<State>,
     caller: Caller,
