@@ -21,10 +21,19 @@ use crate::wire::openai as wire;
 /// The agent of sessions that were made for responses.
 pub const AGENT: &str = "response";
 
+/// Whether a session was there before the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    Before,
+    /// Only for this: it goes if nothing comes of it.
+    Now,
+}
+
 /// Where a response begins.
 pub struct Place {
     pub session: SessionId,
     pub expected_leaf: Option<Seq>,
+    pub made: Made,
     /// Where to go instead if somebody else was quicker.
     fork_at: Option<Seq>,
 }
@@ -38,14 +47,14 @@ impl Place {
             (Some(conversation), None) => {
                 let session: SessionId = conversation.id().parse()?;
                 state.engine.summary(&caller.scope, &session).await?;
-                Ok(Self { session, expected_leaf: None, fork_at: None })
+                Ok(Self { session, expected_leaf: None, made: Made::Before, fork_at: None })
             }
             (None, Some(previous)) => Self::behind(state, caller, previous, new.store.unwrap_or(true)).await,
             (None, None) => {
                 let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
                 let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
                 let (session, _) = state.engine.start(&caller.scope, options).await?;
-                Ok(Self { session, expected_leaf: None, fork_at: None })
+                Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
             }
         }
     }
@@ -57,7 +66,8 @@ impl Place {
         }
         let in_tree = entries.iter().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
         let last = in_tree.map(|entry| entry.meta.seq).max().unwrap_or(Seq::ZERO);
-        let place = Self { session: id.session, expected_leaf: Some(last), fork_at: Some(last) };
+        let place =
+            Self { session: id.session, expected_leaf: Some(last), made: Made::Before, fork_at: Some(last) };
         let head = state.engine.summary(&caller.scope, &place.session).await?.head;
         // A conversation goes on by itself, and what is not to be stored must be erasable as a whole.
         if head.leaf != Some(last) || Mark::of(&entries).conversation || !store {
@@ -72,7 +82,7 @@ impl Place {
         let open =
             OpenOptions { id: Some(mint_id()?), agent: Some(AGENT.to_owned()), ..OpenOptions::default() };
         let session = state.engine.fork(&caller.scope, &self.session, ForkAt::Entry(at), open).await?;
-        Ok(Self { session, expected_leaf: None, fork_at: None })
+        Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
     }
 
     pub fn can_fork(&self) -> bool {

@@ -23,7 +23,7 @@ use utoipa_axum::routes;
 use super::check_metadata;
 use super::follow::{Telling, answer_whole, look};
 use super::items::{embed_all, list_of, page_of, store_blobs};
-use super::place::{AGENT, Passing, Place, find_response};
+use super::place::{AGENT, Made, Passing, Place, find_response};
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
 use crate::problem::{Problem, Result};
@@ -106,8 +106,15 @@ async fn begin_at(
     let head = state.engine.summary(&caller.scope, &place.session).await?.head.seq;
     let flow = Flow::open(state, caller, &place.session, head).await?;
     let opening = Opening { expected_leaf: place.expected_leaf, ..opening };
-    let running = state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await?;
-    Ok((flow, running))
+    match state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await {
+        Ok(running) => Ok((flow, running)),
+        Err(error) => {
+            if place.made == Made::Now {
+                state.engine.erase(&caller.scope, &place.session).await?;
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// What was asked, as a turn begins: its items, its terms, and what is to be told back.
