@@ -2,16 +2,17 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
-//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when
-//! something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
+//! [`pressure`] says when; [`memory`] keeps what sessions taught, and [`graft`] brings in what others delivered; [`hook`] asks and tells whoever wants to have a say; [`skill`] has what a session knows how to do;
+//! [`trigger`] begins turns when something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes;
+//! [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
 pub mod doctor;
 mod error;
 pub mod export;
+pub mod flow;
 pub mod follow;
 pub mod graft;
 pub mod hook;
@@ -132,6 +133,13 @@ impl Engine {
 
     fn world(&self) -> Result<World> {
         self.world.clone().ok_or(EngineError::NoWorld)
+    }
+
+    /// The models that can be called now, the default one first.
+    pub fn models(&self) -> Result<Vec<String>> {
+        let world = self.world()?;
+        let others = world.model.names().into_iter().filter(|name| *name != world.default_model);
+        Ok(std::iter::once(world.default_model.clone()).chain(others).collect())
     }
 
     /// The store itself, for what has no verb.

@@ -5,6 +5,7 @@ mod answer;
 mod around;
 mod ask;
 mod memory;
+pub mod openai;
 
 pub use answer::*;
 pub use around::*;

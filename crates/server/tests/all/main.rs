@@ -5,6 +5,8 @@
 mod abuse;
 mod document;
 mod door;
+mod example;
+mod flows;
 mod house;
 mod memory;
 mod parallel;
