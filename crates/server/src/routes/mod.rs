@@ -6,7 +6,9 @@ mod artifacts;
 mod entries;
 mod export;
 mod flows;
+mod grafts;
 mod members;
+mod memory;
 mod openai;
 mod projections;
 mod search;
@@ -55,6 +57,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(export::routes())
         .merge(members::routes())
         .merge(search::routes())
+        .merge(memory::routes())
+        .merge(grafts::routes())
         .merge(agents::routes())
         .merge(skills::routes())
         .merge(triggers::routes())
