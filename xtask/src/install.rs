@@ -14,7 +14,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("tmux", "tmux"),
     ("git", "git"),
+    (POSTGRES, "postgresql"),
 ];
+
+/// Debian keeps the server's programs out of the way, one directory per version.
+const POSTGRES: &str = "/usr/lib/postgresql/*/bin/initdb";
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
 pub fn system_packages() -> Result<()> {
@@ -34,8 +38,12 @@ pub fn system_packages() -> Result<()> {
 }
 
 fn is_there(program: &str) -> bool {
+    // Unquoted, so that the shell looks for a version.
     Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
+        .args([
+            "-c",
+            &format!("command -v {program} || { [ '{program}' = '{POSTGRES}' ] && command -v initdb; }"),
+        ])
         .output()
         .is_ok_and(|found| found.status.success())
 }

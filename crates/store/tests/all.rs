@@ -8,5 +8,7 @@ mod jsonl;
 mod jsonl_files;
 #[path = "all/memory.rs"]
 mod memory;
+#[path = "all/postgres.rs"]
+mod postgres;
 #[path = "all/sqlite.rs"]
 mod sqlite;

@@ -66,6 +66,8 @@ pub enum StoreError {
     DiskFull { place: String },
     #[error("{place} was busy for {waited_ms} ms")]
     Busy { place: String, waited_ms: u64 },
+    #[error("{place} cannot be reached: {why}")]
+    Unreachable { place: String, why: String },
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
     #[error("{place}: {what}")]
@@ -95,6 +97,7 @@ impl StoreError {
             StoreError::ReadOnly { .. } => "store.read_only",
             StoreError::DiskFull { .. } => "store.disk_full",
             StoreError::Busy { .. } => "store.busy",
+            StoreError::Unreachable { .. } => "store.unreachable",
             StoreError::Io { .. } => "store.io",
             StoreError::Backend { .. } => "store.backend",
         }

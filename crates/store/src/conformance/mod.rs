@@ -21,6 +21,7 @@ use sapwood_core::Store;
 pub mod append;
 pub mod audit;
 pub mod blob;
+pub mod cluster;
 pub mod erase;
 pub mod fork;
 pub mod idempotency;
