@@ -10,5 +10,7 @@ mod jsonl_files;
 mod memory;
 #[path = "all/postgres.rs"]
 mod postgres;
+#[path = "all/postgres_faults.rs"]
+mod postgres_faults;
 #[path = "all/sqlite.rs"]
 mod sqlite;

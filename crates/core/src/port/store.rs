@@ -369,6 +369,10 @@ pub trait Sessions: Send + Sync {
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
     }
+    /// Waits until the mark is another one, in a store that is told; in others, for ever.
+    async fn changed(&self, _mark: u64) {
+        std::future::pending().await
+    }
 }
 
 /// The entries of one session.

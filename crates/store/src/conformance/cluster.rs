@@ -223,8 +223,10 @@ fn bin_dir() -> &'static Path {
 
 /// A shell that waits until this process is gone, then stops the server and removes the directory.
 fn clean_up_afterwards(dir: &Path) -> ChildStdin {
-    let script = r#"read -r _; [ -f "$0/data/postmaster.pid" ] && kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")"
-        sleep 0.2; rm -rf "$0""#;
+    let script = r#"read -r _
+        server=$(head -n 1 "$0/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$server"
+        for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$server" 2>/dev/null || break; sleep 0.3; done
+        rm -rf "$0""#;
     let mut shell = Command::new("setsid")
         .args(["sh", "-c", script])
         .arg(dir)

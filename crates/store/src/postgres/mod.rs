@@ -254,6 +254,10 @@ impl Sessions for PgStore {
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(self.mouth.mark(&self.server, self.acting))
     }
+
+    async fn changed(&self, mark: u64) {
+        self.mouth.changed(mark).await;
+    }
 }
 
 #[async_trait]
