@@ -15,6 +15,7 @@ pub mod import;
 mod inbox;
 mod lease;
 pub mod live;
+pub mod migrate;
 pub mod pressure;
 pub mod read;
 mod spans;

@@ -25,6 +25,7 @@ pub mod keychain;
 pub mod ledger;
 pub mod lifecycle;
 pub mod ls;
+pub mod migrate;
 pub mod names;
 pub mod new;
 pub mod prune;
@@ -55,6 +56,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => return about::completions(&args, global.format()),
         Command::Version(_) => return about::version(global.format()),
         Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
+        Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
         command => command,
@@ -111,6 +113,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)
+        | Command::Migrate(_)
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
-use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::id::{BlobHash, EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 use crate::port::keys::Keys;
 use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
@@ -461,6 +461,15 @@ pub trait Audit: Send + Sync {
 pub trait Upkeep: Send + Sync {
     /// Checks what only the store can see: its files, its derived rows. What the log promises is checked from outside.
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
+    /// Sessions, of any tenant, whose turn is open and whose lease is over: their process died. None if the store cannot
+    /// tell without going through its sessions.
+    async fn abandoned_turns(
+        &self,
+        _now: TimestampMs,
+        _limit: usize,
+    ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
+        Ok(None)
+    }
     /// Finishes what is under way. A store that is dropped does the same.
     async fn flush(&self) -> Result<()>;
     /// For people: what and where this store is.

@@ -218,9 +218,23 @@ impl Engine {
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let world = self.world()?;
         let hold = self.await_hold(scope, session).await?;
-        match self.prepare_resume(scope, session, world, &hold).await {
+        self.resume_held(scope, session, hold, on_wait).await
+    }
+
+    /// The same, by whoever has the session already.
+    pub(super) async fn resume_held(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        on_wait: OnWait,
+    ) -> Result<Option<Running>> {
+        let prepared = match self.world() {
+            Ok(world) => self.prepare_resume(scope, session, world, &hold).await,
+            Err(error) => Err(error),
+        };
+        match prepared {
             Ok(Some(prepared)) => Ok(Some(prepared.spawn(hold, on_wait))),
             Ok(None) => {
                 hold.release().await;

@@ -36,7 +36,7 @@ async fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
         let row = desk.query_one(sql, &[&tenant, &pk]).await?;
         let (base, forks): (Option<i64>, i64) = (row.get(0), row.get(1));
         if forks > 0 {
-            let sql = "UPDATE sessions SET version = version + 1, id = NULL, parent = NULL, summary = NULL, behind = false,
+            let sql = "UPDATE sessions SET version = version + 1, id = NULL, parent = NULL, summary = NULL, behind = false, is_open = false,
                               lease_holder = NULL
                        WHERE tenant = $1 AND pk = $2";
             desk.execute(sql, &[&tenant, &pk]).await?;

@@ -13,7 +13,7 @@ use crate::pack::PackedBody;
 
 pub(super) const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-     $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)";
+     $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
 
 /// The answer that is kept for an idempotency key.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -41,6 +41,7 @@ pub(super) struct Job {
     head: i32,
     listed: i64,
     behind: bool,
+    is_open: bool,
     summary: String,
     key: Option<String>,
     answer: Option<String>,
@@ -79,6 +80,7 @@ impl Job {
             version: row.version,
             head: int(row.summary.head.seq.0),
             listed: row.summary.updated_at.0,
+            is_open: row.summary.open_turn.is_some(),
             behind: packed.iter().any(|body| body.words.is_some()),
             summary: to_json(&row.summary),
             key: None,
@@ -136,6 +138,7 @@ pub(super) struct Columns<'j> {
     j_head: Vec<i32>,
     j_listed: Vec<i64>,
     j_behind: Vec<bool>,
+    j_open: Vec<bool>,
     j_summary: Vec<&'j str>,
     j_key: Vec<Option<&'j str>>,
     j_answer: Vec<Option<&'j str>>,
@@ -176,6 +179,7 @@ impl<'j> Columns<'j> {
         self.j_head.push(job.head);
         self.j_listed.push(job.listed);
         self.j_behind.push(job.behind);
+        self.j_open.push(job.is_open);
         self.j_summary.push(&job.summary);
         self.j_key.push(job.key.as_deref());
         self.j_answer.push(job.answer.as_deref());
@@ -208,7 +212,7 @@ impl<'j> Columns<'j> {
     }
 
     /// In the order of [`APPEND`].
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 28] {
+    pub fn params(&self) -> [&(dyn ToSql + Sync); 29] {
         [
             &self.tenant,
             &self.j_pk,
@@ -216,6 +220,7 @@ impl<'j> Columns<'j> {
             &self.j_head,
             &self.j_listed,
             &self.j_behind,
+            &self.j_open,
             &self.j_summary,
             &self.j_key,
             &self.j_answer,

@@ -29,6 +29,8 @@ CREATE TABLE sessions (
   lease_holder text,
   lease_fence  bigint NOT NULL DEFAULT 0,
   lease_until  bigint NOT NULL DEFAULT 0,
+  -- Whether a turn has begun and not ended.
+  is_open      boolean NOT NULL DEFAULT false,
   summary      text,
   PRIMARY KEY (tenant, pk)
 ) WITH (fillfactor = 60);
@@ -37,6 +39,7 @@ CREATE UNIQUE INDEX sessions_by_id ON sessions (tenant, id) WHERE id IS NOT NULL
 CREATE INDEX sessions_by_time ON sessions (tenant, listed_slot) WHERE id IS NOT NULL;
 CREATE INDEX sessions_by_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
 CREATE INDEX sessions_by_base ON sessions (tenant, base) WHERE base IS NOT NULL;
+CREATE INDEX sessions_open ON sessions (tenant, pk) WHERE is_open;
 CREATE INDEX sessions_behind ON sessions (tenant, pk) WHERE behind;
 
 -- The log. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot holds the
@@ -139,6 +142,8 @@ BEGIN
     EXECUTE format(
       'CREATE POLICY own_tenant ON %I USING (tenant = current_setting(''sapwood.tenant'', true))', name);
   END LOOP;
+  -- Whose turns have lost their process is a question about all tenants.
+  CREATE POLICY open_turns ON sessions FOR SELECT USING (is_open AND current_setting('sapwood.door', true) = 'open');
   -- Before a tenant is known, the door looks for keys and tenants.
   FOREACH name IN ARRAY ARRAY['keys', 'tenants'] LOOP
     EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
@@ -158,7 +163,7 @@ END $$;
 -- prepared on; one whose key was used before gets the first answer. What is not answered here was not written.
 CREATE FUNCTION append_batch(
   p_tenant text,
-  j_pk bigint[], j_version bigint[], j_head integer[], j_listed bigint[], j_behind boolean[], j_summary text[],
+  j_pk bigint[], j_version bigint[], j_head integer[], j_listed bigint[], j_behind boolean[], j_open boolean[], j_summary text[],
   j_key text[], j_answer text[],
   e_job integer[], e_seq integer[], e_parent integer[], e_depth integer[], e_jump integer[], e_messages integer[],
   e_settings integer[], e_id uuid[], e_at bigint[], e_kind smallint[], e_version smallint, e_packing smallint[],
@@ -182,9 +187,9 @@ BEGIN
   WITH written AS (
     UPDATE sessions s
     SET version = s.version + 1, head = j.head, listed_at = j.listed, listed_slot = j.listed / 60000,
-        behind = s.behind OR j.behind, summary = j.summary
-    FROM unnest(j_pk, j_version, j_head, j_listed, j_behind, j_summary)
-      WITH ORDINALITY AS j (pk, version, head, listed, behind, summary, job)
+        behind = s.behind OR j.behind, is_open = j.is_open, summary = j.summary
+    FROM unnest(j_pk, j_version, j_head, j_listed, j_behind, j_open, j_summary)
+      WITH ORDINALITY AS j (pk, version, head, listed, behind, is_open, summary, job)
     WHERE s.tenant = p_tenant AND s.pk = j.pk AND s.version = j.version AND s.id IS NOT NULL
       AND j.job <> ALL (v_answered)
     RETURNING j.job::integer

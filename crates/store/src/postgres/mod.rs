@@ -18,6 +18,8 @@ mod desk;
 mod ear;
 mod erase;
 mod fault;
+#[cfg(feature = "bench")]
+pub mod floor;
 mod job;
 mod keys;
 mod known;
@@ -40,7 +42,9 @@ use sapwood_core::port::store::{
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
-use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{
+    BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs,
+};
 use tokio_postgres::Row;
 
 use crate::pack::pack;
@@ -416,6 +420,20 @@ impl Upkeep for PgStore {
         };
         self.catch_up(scope).await?;
         Ok(findings)
+    }
+
+    async fn abandoned_turns(
+        &self,
+        now: TimestampMs,
+        limit: usize,
+    ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
+        let sql =
+            "SELECT tenant, id FROM sessions WHERE is_open AND lease_until <= $1 AND id IS NOT NULL LIMIT $2";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.ask_at_door(sql, &[&now.0, &limit]).await?;
+        let read = |row: &Row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?));
+        let found: Result<_, sapwood_core::id::IdError> = rows.iter().map(read).collect();
+        Ok(Some(found.map_err(|error| self.damaged(error))?))
     }
 
     async fn flush(&self) -> Result<()> {

@@ -39,11 +39,15 @@ pub(super) async fn mend_summaries(desk: &Desk, scope: &Scope) -> Result<Vec<Fin
 
 async fn store_summary(desk: &Desk, pk: i64, summary: &Summary) -> Result<()> {
     let sql =
-        "UPDATE sessions SET version = version + 1, summary = $3, head = $4, listed_at = $5, listed_slot = $6
+        "UPDATE sessions SET version = version + 1, summary = $3, head = $4, listed_at = $5, listed_slot = $6, is_open = $7
                WHERE tenant = $1 AND pk = $2";
     let (at, slot) = (summary.updated_at.0, summary.updated_at.0.div_euclid(SLOT_MS));
     let head = int(summary.head.seq.0);
-    desk.execute(sql, &[&desk.tenant.as_str(), &pk, &to_json(summary), &head, &at, &slot]).await?;
+    desk.execute(
+        sql,
+        &[&desk.tenant.as_str(), &pk, &to_json(summary), &head, &at, &slot, &summary.open_turn.is_some()],
+    )
+    .await?;
     Ok(())
 }
 

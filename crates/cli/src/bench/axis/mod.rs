@@ -9,6 +9,7 @@ pub mod full;
 pub mod import;
 pub mod list;
 pub mod memory;
+pub mod postgres;
 pub mod search;
 pub mod stream;
 pub mod turn;
