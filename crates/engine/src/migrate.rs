@@ -76,7 +76,7 @@ pub struct Migration {
 }
 
 /// Somebody who hears of each session.
-pub type Tell<'t> = &'t mut (dyn FnMut(&Moved) + Send);
+pub type Tell<'t> = &'t mut dyn FnMut(&Moved);
 
 impl Migration {
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, mode: Mode) -> Self {

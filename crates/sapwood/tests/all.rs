@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod faulty;
+    mod simulate;
     mod turn;
     mod world;
 }

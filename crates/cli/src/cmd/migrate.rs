@@ -59,7 +59,8 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
 
 /// A key opens what can be encrypted; the other side has none.
 fn open(url: &str, global: &Global) -> Result<Arc<dyn Store>> {
-    let place = Place { url: url.to_owned(), ..Place::find(global)? };
+    let mut place = Place::find(global)?;
+    place.url = url.to_owned();
     let key = if url.starts_with("sqlite:") { key::find(&place)? } else { None };
     let options = OpenOptions { key, ..OpenOptions::default() };
     Ok(sapwood::store::open(url, options).map_err(sapwood::Error::from)?)
