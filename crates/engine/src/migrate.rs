@@ -71,6 +71,8 @@ pub struct Migration {
     to: Arc<dyn Store>,
     mode: Mode,
     total: Total,
+    /// Entries added to each session so far.
+    added: HashMap<(TenantId, SessionId), u32>,
     /// Blobs that are in the target already.
     put: HashSet<(TenantId, BlobHash)>,
 }
@@ -80,7 +82,7 @@ pub type Tell<'t> = &'t mut dyn FnMut(&Moved);
 
 impl Migration {
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, mode: Mode) -> Self {
-        Self { from, to, mode, total: Total::default(), put: HashSet::new() }
+        Self { from, to, mode, total: Total::default(), added: HashMap::new(), put: HashSet::new() }
     }
 
     pub async fn run(mut self, tell: Tell<'_>) -> Result<Total> {
@@ -101,26 +103,23 @@ impl Migration {
         for pass in 1..=PASSES_MAX {
             self.total.passes = self.total.passes.max(pass);
             let sessions = self.list(&scope).await?;
-            let mut added = 0;
-            for id in sessions.keys() {
-                let is_as_before =
-                    moved.get(id).is_some_and(|before| before.entries == sessions[id].head.seq.0);
-                if is_as_before {
-                    continue;
-                }
-                let result = self.move_session(tenant, id, &sessions).await;
-                let report = self.report(tenant, &sessions[id], result)?;
-                added += report.added;
-                let before = moved.insert(id.clone(), report);
-                if let (Some(report), Some(before)) = (moved.get_mut(id), before) {
-                    report.added += before.added;
-                }
+            let has_grown =
+                |id: &SessionId| moved.get(id).is_none_or(|before| before.entries != sessions[id].head.seq.0);
+            let grown: Vec<SessionId> = sessions.keys().filter(|id| has_grown(id)).cloned().collect();
+            if grown.is_empty() {
+                break;
             }
-            if self.mode == Mode::DryRun || pass > 1 && added == 0 {
+            for id in grown {
+                let result = self.move_session(tenant, &id, &sessions).await;
+                let report = report_of(tenant, &sessions[&id], result)?;
+                moved.insert(id, report);
+            }
+            if self.mode == Mode::DryRun {
                 break;
             }
         }
         for report in moved.values_mut() {
+            report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
             self.finish(&scope, report).await?;
             tell(report);
         }
@@ -129,29 +128,6 @@ impl Migration {
             self.move_audit(&scope).await?;
         }
         Ok(())
-    }
-
-    /// A session that cannot be moved is reported, and the others go on; a store that fails ends it all.
-    fn report(&self, tenant: &TenantId, summary: &Summary, result: Result<u32>) -> Result<Moved> {
-        let report = Moved {
-            tenant: tenant.clone(),
-            session: summary.id.clone(),
-            entries: summary.head.seq.0,
-            added: 0,
-            hash: None,
-            problem: None,
-        };
-        match result {
-            Ok(added) => Ok(Moved { added, ..report }),
-            Err(
-                error @ (EngineError::Invalid { .. }
-                | EngineError::Unreadable { .. }
-                | EngineError::Store(
-                    StoreError::Place(_) | StoreError::Damaged { .. } | StoreError::NoBlob { .. },
-                )),
-            ) => Ok(Moved { problem: Some(error.to_string()), ..report }),
-            Err(error) => Err(error),
-        }
     }
 
     /// Compares a session on both sides, and counts it.
@@ -183,14 +159,13 @@ impl Migration {
         }
     }
 
-    /// Brings a session up to date in the target, and before it those whose entries it shares. Says how many entries were
-    /// added to it.
+    /// Brings a session up to date in the target, and before it those whose entries it shares.
     async fn move_session(
         &mut self,
         tenant: &TenantId,
         id: &SessionId,
         sessions: &HashMap<SessionId, Summary>,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         let mut line = vec![&sessions[id]];
         while let Some(summary) = line.last().copied()
             && summary.inherited > 0
@@ -199,11 +174,13 @@ impl Migration {
         {
             line.push(parent);
         }
-        let mut added = 0;
         while let Some(summary) = line.pop() {
-            added = self.copy(tenant, summary, sessions).await?;
+            let added = self.copy(tenant, summary, sessions).await?;
+            let sum = self.added.entry((tenant.clone(), summary.id.clone())).or_default();
+            // Trying it more than once counts once.
+            *sum = if self.mode == Mode::DryRun { added } else { *sum + added };
         }
-        Ok(added)
+        Ok(())
     }
 
     async fn copy(
@@ -383,6 +360,29 @@ impl Migration {
         }
         Ok(())
     }
+}
+
+/// A session that cannot be moved is reported, and the others go on; a store that fails ends it all.
+fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<Moved> {
+    let problem = match result {
+        Ok(()) => None,
+        Err(
+            error @ (EngineError::Invalid { .. }
+            | EngineError::Unreadable { .. }
+            | EngineError::Store(
+                StoreError::Place(_) | StoreError::Damaged { .. } | StoreError::NoBlob { .. },
+            )),
+        ) => Some(error.to_string()),
+        Err(error) => return Err(error),
+    };
+    Ok(Moved {
+        tenant: tenant.clone(),
+        session: summary.id.clone(),
+        entries: summary.head.seq.0,
+        added: 0,
+        hash: None,
+        problem,
+    })
 }
 
 fn read(session: &SessionId, record: Record) -> Result<Entry> {

@@ -125,8 +125,9 @@ fn a_turn_of_one_server_is_followed_steered_and_cancelled_through_another() {
     assert!(seen.contains("And hurry."), "steering was heard: {seen}");
     assert_eq!(house.runs_of(&session), 1);
     // The next one is cancelled through the other server.
+    let session = house.session("t");
     let turn = begin(&one, &session);
-    let (status, _) = ask(&two.addr, "POST", &format!("/v1/sessions/s/turns/{turn}/cancel"), None, "");
+    let (status, _) = ask(&two.addr, "POST", &format!("/v1/sessions/t/turns/{turn}/cancel"), None, "");
     assert_eq!(status, 202);
     await_status(&two, &session, &turn, "cancelled");
 }
@@ -140,7 +141,7 @@ fn what_one_server_asks_is_answered_through_another() {
     await_status(&two, &session, &turn, "waiting");
     let (_, waiting) = ask(&two.addr, "GET", "/v1/sessions/s/approvals", None, "");
     let approval = waiting["items"][0]["approval"].as_str().unwrap_or_else(|| panic!("{waiting}")).to_owned();
-    let answer = json!({ "answer": "approve" }).to_string();
+    let answer = json!({ "answer": "approved" }).to_string();
     let (status, said) = ask(&two.addr, "POST", &format!("/v1/approvals/{approval}"), None, &answer);
     assert!(status < 300, "{status} {said}");
     await_status(&two, &session, &turn, "completed");

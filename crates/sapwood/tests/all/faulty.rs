@@ -64,8 +64,8 @@ impl Fate {
     pub async fn pass(&self) {
         tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
         let mut health = self.health.subscribe();
-        let well = health.wait_for(|health| *health == Health::Well).await;
-        if well.is_err() {
+        let is_well = health.wait_for(|health| *health == Health::Well).await.is_ok();
+        if !is_well {
             std::future::pending::<()>().await;
         }
     }

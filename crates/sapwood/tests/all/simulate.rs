@@ -14,7 +14,7 @@ use sapwood::core::content::{Json, ToolCall};
 use sapwood::core::entry::{Body, Stop, Usage};
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Request};
-use sapwood::core::port::store::{Log, Repair, Store};
+use sapwood::core::port::store::{Log, Repair};
 use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
 use sapwood::core::project::context::Role;
 use sapwood::core::{Entry, Kind, TimestampMs};
