@@ -15,6 +15,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("tmux", "tmux"),
     ("git", "git"),
     (POSTGRES, "postgresql"),
+    ("dbus-run-session", "dbus-daemon"),
+    ("gnome-keyring-daemon", "gnome-keyring"),
 ];
 
 /// Debian keeps the server's programs out of the way, one directory per version.

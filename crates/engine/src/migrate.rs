@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sapwood_core::port::keys::ApiKey;
+use sapwood_core::port::memory::{MemoryFilter, Standing};
 use sapwood_core::port::store::{
     Append, AuditAction, AuditLine, AuditNote, Expect, Fork, ListFilter, NewSession, Store, Until,
 };
@@ -60,6 +61,7 @@ pub struct Total {
     pub added: u64,
     pub blobs: u64,
     pub keys: u64,
+    pub memories: u64,
     pub audit_lines: u64,
     pub problems: u64,
     pub passes: u32,
@@ -125,6 +127,7 @@ impl Migration {
         }
         if self.mode == Mode::Copy {
             self.move_keys(&scope).await?;
+            self.move_memories(&scope).await?;
             self.move_audit(&scope).await?;
         }
         Ok(())
@@ -332,13 +335,44 @@ impl Migration {
         Ok(())
     }
 
+    /// Memories keep their ids, owners, authors and sources; their versions are counted anew.
+    async fn move_memories(&mut self, scope: &Scope) -> Result<()> {
+        let mut filter =
+            MemoryFilter { standing: Standing::Any, limit: PAGE_ROWS, ..MemoryFilter::default() };
+        loop {
+            let page = self.from.list_memories(scope, &filter).await?;
+            for memory in page.items {
+                match self.to.get_memory(scope, memory.id).await {
+                    Ok(_) => continue,
+                    Err(StoreError::NoMemory { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let by = Scope::operator(scope.tenant.clone(), memory.by.clone());
+                let (made, changed) = (memory.created_at, memory.updated_at);
+                self.to.put_memory(&by, memory.clone(), 0, made).await?;
+                if changed != made {
+                    self.to.put_memory(&by, memory, 1, changed).await?;
+                }
+                self.total.memories += 1;
+            }
+            match page.next {
+                Some(next) => filter.cursor = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Carries the audit over, chained anew, as long as the target has nothing of its own in it. Lines that copying writes
     /// by itself are left out on both sides.
     async fn move_audit(&mut self, scope: &Scope) -> Result<()> {
         let is_carried = |line: &AuditLine| {
             !matches!(
                 line.action,
-                AuditAction::Create | AuditAction::Fork | AuditAction::KeyChange | AuditAction::TenantChange
+                AuditAction::Create
+                    | AuditAction::Fork
+                    | AuditAction::KeyChange
+                    | AuditAction::MemoryChange
+                    | AuditAction::TenantChange
             )
         };
         let here: Vec<AuditLine> =

@@ -31,6 +31,7 @@ mod actors;
 mod crowd;
 mod damage;
 mod disk;
+mod keychain;
 mod kill;
 mod library;
 mod power;

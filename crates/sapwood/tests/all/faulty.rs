@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sapwood::core::id::MemoryId;
 use sapwood::core::port::keys::{ApiKey, Keys};
+use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
 use sapwood::core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
     ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Store,
@@ -262,6 +264,28 @@ impl Keys for Faulty {
     }
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {
         passed_on!(self, self.inner.list_tenants())
+    }
+}
+
+#[async_trait::async_trait]
+impl Memories for Faulty {
+    async fn put_memory(
+        &self,
+        scope: &Scope,
+        memory: Memory,
+        expected: u64,
+        now: TimestampMs,
+    ) -> Result<Memory> {
+        passed_on!(self, self.inner.put_memory(scope, memory, expected, now))
+    }
+    async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        passed_on!(self, self.inner.get_memory(scope, id))
+    }
+    async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        passed_on!(self, self.inner.list_memories(scope, filter))
+    }
+    async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
+        passed_on!(self, self.inner.forget_memory(scope, id, now))
     }
 }
 

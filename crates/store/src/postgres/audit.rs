@@ -16,6 +16,16 @@ pub(super) async fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now:
     write_lines(desk, vec![(scope.principal.clone(), note, now)]).await
 }
 
+/// Keeps others from writing to the tenant's audit until the transaction ends, and says how its last line is numbered and
+/// hashed.
+pub(super) async fn hold_tenant(desk: &Desk) -> Result<(i64, String)> {
+    let hold =
+        "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
+                RETURNING audit_number, audit_hash";
+    let row = desk.query_one(hold, &[&desk.tenant.as_str()]).await?;
+    Ok((row.get(0), row.get(1)))
+}
+
 pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, TimestampMs)>) -> Result<()> {
     let tenant = desk.tenant.as_str();
     let hold =

@@ -11,6 +11,7 @@ use super::audit::write_line;
 use super::blob;
 use super::desk::Desk;
 use super::log::{LogRows, int, seq_of};
+use super::memories;
 use super::session::{Hold, find};
 
 /// Rows looked at in one go.
@@ -19,6 +20,7 @@ const CHUNK_ROWS: i64 = 2_000;
 pub(super) async fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
     let row = find(desk, scope, session, Right::Own, Hold::Yes).await?;
     erase_rows(desk, row.pk).await?;
+    memories::erase_session(desk, session).await?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(desk, scope, note, now).await
 }

@@ -121,6 +121,25 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_by_tenant ON keys (tenant, number);
 
+-- What sessions taught, and which sessions support it, so that erasing one finds them.
+CREATE TABLE memories (
+  tenant        text COLLATE "C" NOT NULL,
+  id            uuid NOT NULL,
+  owner         text COLLATE "C" NOT NULL,
+  superseded_by uuid,
+  row           text NOT NULL,
+  PRIMARY KEY (tenant, id)
+);
+CREATE INDEX memories_by_owner ON memories (tenant, owner, id);
+CREATE INDEX memories_superseded ON memories (tenant, superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE TABLE memory_sources (
+  tenant  text COLLATE "C" NOT NULL,
+  session text COLLATE "C" NOT NULL,
+  memory  uuid NOT NULL,
+  PRIMARY KEY (tenant, session, memory)
+);
+CREATE INDEX memory_sources_by_memory ON memory_sources (tenant, memory);
+
 -- The search index: each text's distinct words, without positions. It trails behind the log and is brought up to date
 -- before a search, so that appends do not pay for it.
 CREATE TABLE texts (
@@ -137,7 +156,8 @@ CREATE INDEX texts_by_word ON texts USING gin (words);
 DO $$
 DECLARE name text;
 BEGIN
-  FOREACH name IN ARRAY ARRAY['sessions', 'entries', 'answers', 'blobs', 'blob_puts', 'blob_uses', 'audit', 'texts'] LOOP
+  FOREACH name IN ARRAY ARRAY['sessions', 'entries', 'answers', 'blobs', 'blob_puts', 'blob_uses', 'audit', 'memories',
+                              'memory_sources', 'texts'] LOOP
     EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
     EXECUTE format(
       'CREATE POLICY own_tenant ON %I USING (tenant = current_setting(''sapwood.tenant'', true))', name);
@@ -153,8 +173,8 @@ BEGIN
   END LOOP;
   -- Where the pool has to be the tables' owner, the fence holds for it, too. The search index is left out: a condition
   -- on words cannot use the index behind a policy, so it is asked through find_texts alone.
-  FOREACH name IN ARRAY ARRAY['sessions', 'entries', 'answers', 'blobs', 'blob_puts', 'blob_uses', 'audit', 'keys',
-                              'tenants'] LOOP
+  FOREACH name IN ARRAY ARRAY['sessions', 'entries', 'answers', 'blobs', 'blob_puts', 'blob_uses', 'audit', 'memories',
+                              'memory_sources', 'keys', 'tenants'] LOOP
     EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
   END LOOP;
 END $$;

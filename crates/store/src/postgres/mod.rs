@@ -24,6 +24,7 @@ mod job;
 mod keys;
 mod known;
 mod log;
+mod memories;
 mod path;
 mod refold;
 mod schema;
