@@ -18,6 +18,8 @@ use super::world::{World, ana, read_log, said};
 const CLIENTS: u64 = 6;
 const SESSIONS: u64 = 3;
 const STEPS: u64 = 40;
+/// What each session begins with: some stores keep none that is empty.
+const FIRST: &str = "first";
 
 /// One append, as its caller saw it.
 struct Noted {
@@ -66,7 +68,7 @@ async fn run(harness: &impl Harness, seed: u64) {
     let stores = [world.store.clone(), second];
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
-        sessions.push(world.create(&ana(), &format!("h{seed}-{number}")).await);
+        sessions.push(world.told(&ana(), &format!("h{seed}-{number}"), &[FIRST]).await);
     }
     let seen = Arc::new(Seen::default());
     let clients: Vec<_> = (0..CLIENTS)
@@ -194,7 +196,7 @@ fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
     assert!(entries.keys().copied().eq((1..=log.len() as u32).map(Seq)), "I1: {session}");
     let texts: HashSet<&str> = entries.values().map(|(_, text)| text.as_str()).collect();
     assert_eq!(texts.len(), log.len(), "{session}: something was written twice");
-    let mut told = 0;
+    let mut told = log.iter().filter(|record| record.meta.seq == Seq(1)).count();
     let mut fences: BTreeMap<Seq, u64> = BTreeMap::new();
     for client in notes {
         let mut last = Seq::ZERO;
