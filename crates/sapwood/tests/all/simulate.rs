@@ -243,7 +243,8 @@ async fn disturb(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
     }
 }
 
-async fn run(seed: u64) {
+/// Runs a seed, and gives back what was left in the logs: each entry's kind and time.
+async fn run(seed: u64) -> Vec<String> {
     let sim = Arc::new(Sim::new(seed));
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
@@ -266,6 +267,7 @@ async fn run(seed: u64) {
     // A server that nothing befalls carries everything on to its end.
     let calm = sim.process(0);
     let until = tokio::time::Instant::now() + CALM;
+    let mut left = Vec::new();
     for (session, acknowledged) in sessions.iter().zip(&acknowledged) {
         while calm.engine.summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
             assert!(tokio::time::Instant::now() < until, "{session}: a turn has no end");
@@ -274,13 +276,27 @@ async fn run(seed: u64) {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        check(&sim.log(session).await, acknowledged, session);
+        let log = sim.log(session).await;
+        check(&log, acknowledged, session);
+        left.extend(log.iter().map(|entry| format!("{session} {:?} {}", entry.meta.kind, entry.meta.at.0)));
     }
     check_fences(&sim.written.lock().unwrap());
     let ran = sim.ran.lock().unwrap().clone();
     assert_eq!(ran.iter().collect::<HashSet<_>>().len(), ran.len(), "a tool ran twice: {ran:?}");
     let diagnosis = calm.engine.diagnose(&sim.scope, Repair::No, |_| ()).await.unwrap();
     assert!(diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
+    left
+}
+
+/// In a world of its own, where time passes only when everybody waits.
+fn simulate(seed: u64) -> Vec<String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed))
+}
+
+#[test]
+fn a_seed_does_the_same_again() {
+    assert_eq!(simulate(7), simulate(7));
 }
 
 fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
@@ -337,10 +353,7 @@ fn whatever_happens_to_processes_nothing_is_lost_and_nothing_happens_twice() {
         None => (1, number("SAPWOOD_SEEDS").unwrap_or(SEEDS)),
     };
     for seed in first..first + count {
-        let simulated = std::panic::catch_unwind(|| {
-            let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed));
-        });
+        let simulated = std::panic::catch_unwind(|| simulate(seed));
         if let Err(panic) = simulated {
             eprintln!("SAPWOOD_SEED={seed} replays this");
             std::panic::resume_unwind(panic);
