@@ -14,18 +14,23 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("tmux", "tmux"),
     ("git", "git"),
-    (POSTGRES, "postgresql"),
     ("dbus-run-session", "dbus-daemon"),
     ("gnome-keyring-daemon", "gnome-keyring"),
+    ("python3", "python3"),
 ];
 
-/// Debian keeps the server's programs out of the way, one directory per version.
-const POSTGRES: &str = "/usr/lib/postgresql/*/bin/initdb";
+/// What is no program: a command that succeeds where it is there, and its package.
+const PROBES: &[(&str, &str)] = &[
+    ("python3 -c 'import ensurepip, venv'", "python3-venv"),
+    // Debian keeps the server's programs out of the way, one directory per version.
+    ("ls /usr/lib/postgresql/*/bin/initdb || command -v initdb", "postgresql"),
+];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
 pub fn system_packages() -> Result<()> {
-    let missing: Vec<&str> =
-        PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    let programs = PROGRAMS.iter().filter(|(program, _)| !is_there(program));
+    let others = PROBES.iter().filter(|(probe, _)| !succeeds(probe));
+    let missing: Vec<&str> = programs.chain(others).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -40,14 +45,11 @@ pub fn system_packages() -> Result<()> {
 }
 
 fn is_there(program: &str) -> bool {
-    // Unquoted, so that the shell looks for a version.
-    Command::new("sh")
-        .args([
-            "-c",
-            &format!("command -v {program} || { [ '{program}' = '{POSTGRES}' ] && command -v initdb; }"),
-        ])
-        .output()
-        .is_ok_and(|found| found.status.success())
+    succeeds(&format!("command -v {program}"))
+}
+
+fn succeeds(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).output().is_ok_and(|ran| ran.status.success())
 }
 
 /// As root if we are, with sudo if not.

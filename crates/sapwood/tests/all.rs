@@ -4,7 +4,10 @@
 mod all {
     mod compact;
     mod faulty;
+    mod hooks;
+    mod parallel;
     mod simulate;
+    mod skills;
     mod turn;
     mod world;
 }

@@ -20,8 +20,8 @@ mod state;
 pub mod wire;
 mod ws;
 
-pub use listen::{Listening, Stop, serve};
+pub use listen::{Listening, Stop, serve, serve_empty};
 pub use problem::{Problem, status_of};
 pub use rate::Rate;
 pub use routes::document;
-pub use state::{Settings, State};
+pub use state::{ServedTrigger, Settings, State};

@@ -47,6 +47,9 @@ pub struct BenchArgs {
     /// For the axis postgres: a server, and a user who may make databases in it
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    /// Serve an empty route instead: the floor of the axis http
+    #[arg(long, hide = true)]
+    serve_empty: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,6 +80,8 @@ enum Axis {
     Stream,
     /// Appends, contexts and forks over PostgreSQL; needs --postgres
     Postgres,
+    /// Reads and durable injects over HTTP, from another process
+    Http,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -94,6 +99,7 @@ const ALL: &[Axis] = &[
     Axis::Import,
     Axis::Stream,
     Axis::Postgres,
+    Axis::Http,
 ];
 
 /// How much of everything.
@@ -133,6 +139,10 @@ const QUICK: Sizes = Sizes {
 
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+    if args.serve_empty {
+        axis::http::serve_empty(out).await?;
+        return Ok(true);
+    }
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
@@ -173,5 +183,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyh
         Axis::Import => axis::import::run(stage).await,
         Axis::Stream => axis::stream::run(stage).await,
         Axis::Postgres => axis::postgres::run(stage, postgres).await,
+        Axis::Http => axis::http::run(stage).await,
     }
 }

@@ -27,7 +27,13 @@ impl Drop for Served {
 }
 
 pub fn serve(world: &World, addr: &str) -> Served {
-    let mut command = world.command(&["serve", "--addr", addr, "--json"]);
+    serve_with(world, &[], addr, &[])
+}
+
+/// With options for the program as a whole, and variables.
+pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &str)]) -> Served {
+    let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
+    command.envs(env.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

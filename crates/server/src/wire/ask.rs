@@ -261,6 +261,26 @@ pub enum AnswerGiven {
     Denied,
 }
 
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub format: ExportFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExportFormat {
+    /// The whole log, lossless.
+    Jsonl,
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    /// The completed turns as a chain of agents, in YAML.
+    Workflow,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -284,4 +304,27 @@ pub enum ShareRole {
 pub struct UploadName {
     /// The name it is kept under; the latest under a name is what lists show.
     pub name: String,
+}
+
+/// A run to be started.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewFlow {
+    /// The workflow document: its YAML as a string, or the same as an object.
+    pub flow: Value,
+    /// What the flow is given to work on.
+    #[serde(default)]
+    pub input: Option<String>,
+    /// The run's id; made up if none.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Whether roles look back after the forward pass.
+    #[serde(default)]
+    pub improve: bool,
+    /// The texts of required readings, by name.
+    #[serde(default)]
+    pub readings: BTreeMap<String, String>,
+    /// Where the roles work: only for whoever operates the server.
+    #[serde(default)]
+    pub cwd: Option<String>,
 }

@@ -5,7 +5,10 @@
 mod abuse;
 mod document;
 mod door;
+mod example;
+mod flows;
 mod house;
+mod parallel;
 mod rights;
 mod sessions;
 mod streams;

@@ -53,6 +53,11 @@ fn table() -> Vec<Row> {
         ("resume_session", Write, none.clone(), 202),
         ("list_approvals", Read, none.clone(), 200),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
+        ("list_flows", Key, none.clone(), 200),
+        ("start_flow", Key, json!({ "flow": stage("hello"), "input": "x" }), 202),
+        ("get_flow", Read, none.clone(), 200),
+        ("resume_flow", Write, none.clone(), 202),
+        ("cancel_flow", Write, none.clone(), 202),
         ("follow_events", Read, none.clone(), 200),
         ("open_socket", Read, none.clone(), 400),
         ("list_artifacts", Read, none.clone(), 200),
@@ -61,13 +66,43 @@ fn table() -> Vec<Row> {
         ("list_inputs", Read, none.clone(), 200),
         ("upload_input", Write, json!("bytes"), 201),
         ("download_input", Read, none.clone(), 200),
+        ("export_session", Read, json!({ "format": "workflow" }), 200),
         ("list_members", Read, none.clone(), 200),
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
         ("read_audit", Key, none.clone(), 200),
         ("list_agents", Key, none.clone(), 200),
         ("get_agent", Key, none.clone(), 200),
+        ("list_skills", Key, none.clone(), 200),
+        ("get_skills", Read, none.clone(), 200),
+        ("set_skills", Write, json!({ "active": [] }), 200),
+        ("list_triggers", Key, none.clone(), 200),
+        ("fire_trigger", Key, json!({}), 404),
+        ("create_conversation", Key, json!({}), 200),
+        ("get_conversation", Read, none.clone(), 200),
+        ("update_conversation", Write, json!({ "metadata": { "a": "b" } }), 200),
+        ("delete_conversation", Own, none.clone(), 200),
+        ("list_items", Read, none.clone(), 200),
+        ("create_items", Write, json!({ "items": [{ "role": "user", "content": "four" }] }), 200),
+        ("get_item", Read, none.clone(), 200),
+        ("delete_item", Write, none.clone(), 200),
+        ("create_response", Key, json!({ "input": "hello" }), 200),
+        ("get_response", Read, none.clone(), 200),
+        ("delete_response", Write, none.clone(), 200),
+        ("cancel_response", Write, none.clone(), 200),
+        ("list_input_items", Read, none.clone(), 200),
     ]
+}
+
+/// A flow of one stage that is asked this.
+pub fn stage(prompt: &str) -> Value {
+    let nodes = json!([
+        { "id": "input", "type": "input" },
+        { "id": "work", "type": "agent", "agent_ref": "default", "prompt_template": prompt },
+        { "id": "output", "type": "output" },
+    ]);
+    let edges = json!([{ "from": "input", "to": "work" }, { "from": "work", "to": "output" }]);
+    json!({ "schema_version": "1.0", "workflow": { "id": "small", "nodes": nodes, "edges": edges } })
 }
 
 struct Route {
@@ -116,6 +151,16 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
             names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
         }
+        "get_flow" | "resume_flow" | "cancel_flow" => share_run(house, route.row.0, session).await,
+        "get_response" | "delete_response" | "cancel_response" | "list_input_items" => {
+            let asked = json!({ "input": "please hang", "conversation": session, "background": true });
+            let begun = house.post("ana", "/v1/responses", &asked).await;
+            names.0 = begun.json()["id"].as_str().unwrap().to_owned();
+        }
+        "get_item" | "delete_item" => {
+            let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
+            names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
+        }
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(house, session).await;
@@ -123,6 +168,28 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
         _ => {}
     }
     names
+}
+
+/// A run that the same people may read and write; one to be cancelled hangs.
+async fn share_run(house: &House, route: &str, session: &str) {
+    let prompt = if route == "cancel_flow" { "please hang" } else { "hello" };
+    let new = json!({ "id": session, "flow": stage(prompt) });
+    assert_eq!(house.post("ana", "/v1/flows", &new).await.status, 202);
+    for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
+        let share = json!({ "member": member, "role": role });
+        let shared = house.post("ana", &format!("/v1/sessions/flow-{session}/members"), &share).await;
+        assert_eq!(shared.status, 200, "{:?}", shared.json());
+    }
+    if route == "resume_flow" {
+        for _ in 0..200 {
+            let run = house.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
+            if run["status"] == "completed" {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        }
+        panic!("the run did not end");
+    }
 }
 
 pub async fn wait_for_approval(house: &House, session: &str) -> String {
@@ -138,9 +205,11 @@ pub async fn wait_for_approval(house: &House, session: &str) -> String {
 
 impl Route {
     fn path(&self, session: &str, turn: &str, approval: &str) -> String {
-        let path = self.template.replace("{session}", session).replace("{turn}", turn);
+        let path = self.template.replace("{session}", session).replace("{conversation}", session);
+        let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
+        let path = path.replace("{run}", &format!("flow-{session}"));
         match self.row.0 {
             "search_sessions" => path + "?q=one",
             "upload_artifact" | "upload_input" => path + "?name=notes.txt",
