@@ -89,6 +89,7 @@ pub enum Command {
     Ancestry(cmd::fork::AncestryArgs),
     Usage(cmd::usage::UsageArgs),
     Feed(cmd::feed::FeedArgs),
+    Flow(cmd::flow::FlowArgs),
     Ledger(cmd::ledger::LedgerArgs),
     Archives(cmd::archives::ArchivesArgs),
     Members(cmd::share::MembersArgs),

@@ -47,6 +47,7 @@ impl Exit {
             | "skill.not_found"
             | "trigger.not_found"
             | "approval.not_found"
+            | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
             | "memory.conflict"
@@ -56,11 +57,12 @@ impl Exit {
             | "session.archived"
             | "turn.running"
             | "turn.interrupted"
-            | "turn.none" => Exit::Conflict,
+            | "turn.none"
+            | "flow.ended" => Exit::Conflict,
             "session.denied" | "memory.denied" | "agent.untrusted" | "server.open" | "hook.refused" => {
                 Exit::Denied
             }
-            "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
+            "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
         }
@@ -221,6 +223,10 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
+        "flow.not_found" => "sapwood flow ls shows the runs",
+        "flow.ended" => "sapwood flow run FILE begins another",
+        "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
+        "flow.cancelled" => "sapwood flow run FILE begins another",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
         "trigger.not_found" => {
             "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"

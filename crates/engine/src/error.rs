@@ -3,6 +3,7 @@
 use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
+use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::skill::SkillError;
@@ -72,6 +73,12 @@ pub enum EngineError {
     NoTrigger { name: String },
     #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
     TriggerTaken { session: SessionId, owner: Principal },
+    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    Flow { flow: String, mistakes: Vec<Mistake> },
+    #[error("session {session} is not the run of a flow")]
+    NoFlow { session: SessionId },
+    #[error("run {run} has ended")]
+    FlowEnded { run: SessionId },
 }
 
 impl EngineError {
@@ -104,6 +111,13 @@ impl EngineError {
             EngineError::Skill(error) => error.code(),
             EngineError::NoTrigger { .. } => "trigger.not_found",
             EngineError::TriggerTaken { .. } => "trigger.taken",
+            EngineError::Flow { .. } => "flow.invalid",
+            EngineError::NoFlow { .. } => "flow.not_found",
+            EngineError::FlowEnded { .. } => "flow.ended",
         }
     }
+}
+
+fn list_mistakes(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(Mistake::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -2,16 +2,17 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`hook`] asks and
-//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when
-//! something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
+//! [`pressure`] says when; [`hook`] asks and tells whoever wants to have a say; [`skill`] has what a session knows how to do;
+//! [`trigger`] begins turns when something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes;
+//! [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
 pub mod doctor;
 mod error;
 pub mod export;
+pub mod flow;
 pub mod follow;
 pub mod hook;
 pub mod import;

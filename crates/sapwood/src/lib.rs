@@ -58,6 +58,7 @@
 //! ```
 
 mod clock;
+pub mod flow;
 mod world;
 
 use std::sync::Arc;

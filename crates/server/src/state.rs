@@ -8,6 +8,7 @@ use sapwood::core::agent::Agent;
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
 use sapwood::effects::secret::Secret;
+use sapwood::engine::flow::RunningFlow;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 use tokio::sync::{Semaphore, watch};
@@ -119,6 +120,39 @@ impl State {
             state.running.send_modify(|count| *count -= 1);
         });
     }
+
+    /// The same for a run of a flow.
+    pub fn keep_flow(&self, running: RunningFlow) {
+        let state = self.clone();
+        self.running.send_modify(|count| *count += 1);
+        tokio::spawn(async move {
+            let run = running.run.clone();
+            if let Err(error) = running.ended().await {
+                tracing::warn!(%run, %error, "a run was lost; it can be resumed");
+            }
+            state.running.send_modify(|count| *count -= 1);
+        });
+    }
+
+    /// Carries on the run that a session is a role of. False if there is none, or somebody else runs it.
+    async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
+        let run = match self.engine.run_of(scope, session).await {
+            Ok(Some(run)) => run,
+            Ok(None) | Err(_) => return false,
+        };
+        match self.engine.resume_flow(scope, &run).await {
+            Ok(Some(running)) => {
+                self.keep_flow(running);
+                true
+            }
+            Ok(None) => false,
+            Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => false,
+            Err(error) => {
+                tracing::warn!(%run, %error, "a run could not be carried on");
+                false
+            }
+        }
+    }
 }
 
 impl Inner {
@@ -187,6 +221,9 @@ impl Inner {
     pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
         let state = state.clone();
         tokio::spawn(async move {
+            if state.resume_run_of(&scope, &session).await {
+                return;
+            }
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
                 Ok(Some(running)) => state.keep_running(running),
                 Ok(None) => {}

@@ -17,6 +17,7 @@ pub mod erase;
 pub mod events;
 pub mod export;
 pub mod feed;
+pub mod flow;
 pub mod fork;
 pub mod hook;
 pub mod import;
@@ -103,6 +104,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Info(args) => info::run(app, args).await,
         Command::Usage(args) => usage::run(app, args).await,
         Command::Feed(args) => feed::run(app, args).await,
+        Command::Flow(args) => Box::pin(flow::run(app, args)).await,
         Command::Ledger(args) => ledger::run(app, args).await,
         Command::Archives(args) => archives::run(app, args).await,
         Command::Members(args) => share::members(app, args).await,

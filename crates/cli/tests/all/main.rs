@@ -12,6 +12,8 @@ mod chat;
 mod compact;
 mod errors;
 mod events;
+mod flow_kill;
+mod flows;
 mod hooks;
 mod inject;
 mod interop;

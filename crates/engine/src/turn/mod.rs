@@ -2,6 +2,7 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod handoff;
 mod hooks;
 mod look;
 mod make_room;
@@ -13,12 +14,15 @@ mod send;
 mod stage;
 
 pub use look::TurnLook;
+pub(crate) use send::Opening;
 pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub(crate) use stage::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::flow::Post;
 use sapwood_core::port::model::{Reply, Signature};
 use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
@@ -51,6 +55,8 @@ pub(crate) struct Stage {
     /// Open for as long as the stage is.
     span: tracing::Span,
     trace_id: String,
+    /// The node of a flow that the session is at.
+    post: Option<Post>,
     now: Mutex<Now>,
 }
 
@@ -96,6 +102,7 @@ impl Stage {
             confidence: self.agent.confidence,
             tools: self.specs.clone(),
             trace_id: Some(self.trace_id.clone()),
+            post: self.post.clone(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use sapwood_core::content::{BlobRef, Json, ToolCall};
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Graft, GraftWhat};
+use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::port::store::{Append, SearchQuery};
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use sapwood_core::{BlobHash, Body, Draft, Part, SessionId};
@@ -20,7 +21,7 @@ pub(super) const READ_OUTPUT: &str = "read_output";
 /// Every session with active skills has it.
 const SKILL: &str = "skill";
 /// The tools an agent can name that the engine itself has.
-pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
+pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
 /// Most lines of an output that are read at a time.
 const LINES_MAX: usize = 1_000;
 /// Most hits of a recall.
@@ -46,10 +47,10 @@ struct ReadSkill {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PutArtifact {
-    name: String,
-    content: String,
-    mime: Option<String>,
+pub(super) struct PutArtifact {
+    pub name: String,
+    pub content: String,
+    pub mime: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -149,7 +150,7 @@ pub(super) fn skill_spec() -> ToolSpec {
     )
 }
 
-fn spec(
+pub(super) fn spec(
     name: &str,
     description: &str,
     touch: Touch,
@@ -182,6 +183,7 @@ impl Stage {
             "ask_user" => read::<AskUser>(call).map(drop),
             "delegate" => read::<Delegate>(call).map(drop),
             "recall" => read::<Recall>(call).map(drop),
+            HANDOFF_TOOL => self.check_handoff(call).map(drop),
             _ => read::<GraftFrom>(call).map(drop),
         }
     }
@@ -196,6 +198,7 @@ impl Stage {
             "delegate" => self.delegate(read(call).map_err(misread)?).await,
             "recall" => self.recall(read(call).map_err(misread)?).await,
             "graft" => self.graft(read(call).map_err(misread)?).await,
+            HANDOFF_TOOL => self.hand_off(call).await,
             other => Ok(ToolOutput::error(format!("{other} is answered by a person, not by the engine."))),
         }
     }
@@ -225,7 +228,7 @@ impl Stage {
         }
     }
 
-    async fn put_artifact(&self, input: PutArtifact) -> Result<ToolOutput> {
+    pub(super) async fn put_artifact(&self, input: PutArtifact) -> Result<ToolOutput> {
         let bytes = input.content.len() as u64;
         let blob = self.engine.store.put_blob(&self.scope, input.content.into_bytes()).await?;
         let mime = input.mime.unwrap_or_else(|| "text/plain".to_owned());

@@ -4,6 +4,7 @@ mod about;
 mod agents;
 mod artifacts;
 mod entries;
+mod flows;
 mod members;
 mod projections;
 mod search;
@@ -45,6 +46,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(projections::routes())
         .merge(tree::routes())
         .merge(turns::routes())
+        .merge(flows::routes())
         .merge(streams::routes())
         .merge(artifacts::routes())
         .merge(members::routes())

@@ -5,6 +5,7 @@
 mod abuse;
 mod document;
 mod door;
+mod flows;
 mod house;
 mod parallel;
 mod rights;
