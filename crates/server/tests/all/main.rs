@@ -5,6 +5,7 @@
 mod abuse;
 mod document;
 mod door;
+mod example;
 mod flows;
 mod house;
 mod parallel;
