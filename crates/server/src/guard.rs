@@ -40,14 +40,12 @@ pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -
 }
 
 async fn answer(state: &State, mut request: Request, next: Next) -> Result<Response> {
-    if request.uri().path().starts_with(API) {
-        if !is_signed(&request) {
-            let caller = state.door.admit(request.method(), request.headers()).await?;
-            if !caller.is_local() {
-                check_rate(state, &caller.scope)?;
-            }
-            request.extensions_mut().insert(caller);
+    if request.uri().path().starts_with(API) && !is_signed(&request) {
+        let caller = state.door.admit(request.method(), request.headers()).await?;
+        if !caller.is_local() {
+            check_rate(state, &caller.scope)?;
         }
+        request.extensions_mut().insert(caller);
     }
     let limit = state.settings.request_time_max;
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
