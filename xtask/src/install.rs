@@ -14,6 +14,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("tmux", "tmux"),
     ("git", "git"),
+    ("dbus-run-session", "dbus-daemon"),
+    ("gnome-keyring-daemon", "gnome-keyring"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.

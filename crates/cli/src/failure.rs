@@ -41,11 +41,16 @@ impl Exit {
             | "entry.not_found"
             | "blob.not_found"
             | "key.not_found"
+            | "memory.not_found"
             | "agent.not_found"
+            | "hook.not_found"
+            | "skill.not_found"
+            | "trigger.not_found"
             | "approval.not_found"
             | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
+            | "memory.conflict"
             | "session.exists"
             | "session.stale_fence"
             | "session.leased"
@@ -54,7 +59,9 @@ impl Exit {
             | "turn.interrupted"
             | "turn.none"
             | "flow.ended" => Exit::Conflict,
-            "session.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
+            "session.denied" | "memory.denied" | "agent.untrusted" | "server.open" | "hook.refused" => {
+                Exit::Denied
+            }
             "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -162,7 +169,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
         "config.invalid" => {
-            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
         }
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
@@ -181,6 +188,9 @@ fn hint_for(code: &str) -> &'static str {
         "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
         "key.not_found" => "sapwood key ls shows the keys",
+        "memory.not_found" => "sapwood memory ls shows the memories",
+        "memory.conflict" => "look at it again with sapwood memory show ID, and retry",
+        "memory.denied" => "only its owner, or whoever made it everybody's, changes a memory",
         "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",
         "server.address" => "is another server running there? --addr takes another address",
         "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",
@@ -218,6 +228,13 @@ fn turn_hint_for(code: &str) -> &'static str {
         "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
         "flow.cancelled" => "sapwood flow run FILE begins another",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "trigger.not_found" => {
+            "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"
+        }
+        "skill.not_found" => {
+            "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md"
+        }
+        "hook.refused" => "sapwood hook ls shows the hooks that are asked",
         "budget_exceeded" => "raise the agent's budget and begin a new session with it",
         "context_overflow" => "sapwood compact SESSION makes room",
         _ => "sapwood help shows the commands",

@@ -16,7 +16,7 @@ use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
 
-use crate::summarise::summarise;
+use crate::summarise::{Metered, summarise};
 use crate::{Engine, EngineError, Result};
 
 /// How often a compaction is begun anew because the session took another way meanwhile.
@@ -172,7 +172,9 @@ impl Engine {
     /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
     pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
-        let mut how = how;
+        let mut how = self.hooked(scope, session, how);
+        let meter = how.summariser.take().map(|summariser| Arc::new(Metered::new(summariser)));
+        how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         if how.standing.is_none() {
             how.standing = self.flow_facts(scope, session).await?;
         }
@@ -184,7 +186,7 @@ impl Engine {
             if !is_called_for(&looked, &how, &counter) {
                 return Ok(Compacted::nothing(&looked.context, tokens));
             }
-            let ready = match self.make(&looked.context, &how, &counter, tokens).await? {
+            let mut ready = match self.make(&looked.context, &how, &counter, tokens).await? {
                 None => return Ok(Compacted::nothing(&looked.context, tokens)),
                 Some(Outcome::Cancelled(reason)) => {
                     let nothing = Compacted::nothing(&looked.context, tokens);
@@ -192,6 +194,7 @@ impl Engine {
                 }
                 Some(Outcome::Ready(ready)) => ready,
             };
+            ready.compaction.written_by = meter.as_ref().and_then(|meter| meter.bill());
             if let Some(done) = self.write_compaction(scope, session, &looked, *ready, &how).await? {
                 return Ok(done);
             }

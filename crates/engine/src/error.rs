@@ -5,9 +5,11 @@ use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::hook::HookName;
+use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
-use sapwood_core::{SessionId, StoreError};
+use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
@@ -67,6 +69,16 @@ pub enum EngineError {
     NoFlow { session: SessionId },
     #[error("run {run} has ended")]
     FlowEnded { run: SessionId },
+    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    HookRefused { hook: String, on: HookName, reason: String },
+    #[error("hooks led to hooks more than {limit} times")]
+    HookDepth { limit: u8 },
+    #[error(transparent)]
+    Skill(#[from] SkillError),
+    #[error("there is no trigger {name}")]
+    NoTrigger { name: String },
+    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    TriggerTaken { session: SessionId, owner: Principal },
 }
 
 impl EngineError {
@@ -97,6 +109,11 @@ impl EngineError {
             EngineError::Flow { .. } => "flow.invalid",
             EngineError::NoFlow { .. } => "flow.not_found",
             EngineError::FlowEnded { .. } => "flow.ended",
+            EngineError::HookRefused { .. } => "hook.refused",
+            EngineError::HookDepth { .. } => "hook.depth",
+            EngineError::Skill(error) => error.code(),
+            EngineError::NoTrigger { .. } => "trigger.not_found",
+            EngineError::TriggerTaken { .. } => "trigger.taken",
         }
     }
 }

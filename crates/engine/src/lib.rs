@@ -2,8 +2,10 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`turn`] runs turns, [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
+//! [`hook`] asks and
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when
+//! something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
 
 pub mod address;
 pub mod compact;
@@ -12,17 +14,20 @@ mod error;
 pub mod export;
 pub mod flow;
 pub mod follow;
+pub mod hook;
 pub mod import;
 mod inbox;
 mod lease;
 pub mod live;
 pub mod pressure;
 pub mod read;
+pub mod skill;
 mod spans;
 pub mod subscribe;
 pub mod summarise;
 mod tail;
 mod tokens;
+pub mod trigger;
 pub mod turn;
 mod world;
 pub mod write;
@@ -32,6 +37,7 @@ use std::sync::Arc;
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
 use sapwood_core::port::tokens::Tokenizers;
+use sapwood_core::pressure::Thresholds;
 
 pub use error::{EngineError, Result};
 pub use follow::Follower;
@@ -57,6 +63,12 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    /// None where nobody installed one: then nothing is ever asked or told.
+    hooks: Option<Arc<hook::Hooks>>,
+    skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
+    /// How many hooks stand between a person and what this engine does.
+    depth: u8,
+    thresholds: Thresholds,
 }
 
 impl Engine {
@@ -69,12 +81,22 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            hooks: None,
+            skills: None,
+            depth: 0,
+            thresholds: Thresholds::default(),
         }
     }
 
     /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
     pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
         self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self
+    }
+
+    /// The same engine, with other levels of pressure where the session's agent says nothing.
+    pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
+        self.thresholds = thresholds;
         self
     }
 
@@ -90,10 +112,11 @@ impl Engine {
         self
     }
 
-    /// The same engine, with the models and tools of another one.
+    /// The same engine, with the models, tools, skills and hooks of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
-        let trace_ids = other.trace_ids.clone();
-        Ok(Self { trace_ids, ..self.with_world(other.world()?) })
+        let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
+        let skills = other.skills.clone();
+        Ok(Self { trace_ids, hooks, skills, depth, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {

@@ -30,6 +30,7 @@ impl Chat<'_> {
             Command::Model { name: None } => self.show_models().await,
             Command::Model { name: Some(name) } => self.change_model(&name).await,
             Command::Export { file } => self.export(file).await,
+            Command::Skill { words } => self.skill(&words).await,
             Command::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
             Command::Open { session } => {
                 let session = self.app.session(&session).await?;
@@ -108,7 +109,7 @@ impl Chat<'_> {
     async fn begin_anew(&mut self, agent: Option<String>) -> Result<()> {
         if agent.is_some() || self.session.is_some() {
             let config = &self.app.place.config;
-            self.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
+            self.opening.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
         }
         if let Some(left) = self.session.take() {
             self.say(format!("{DIM}left session {left}{DIM:#}"))?;
@@ -120,7 +121,7 @@ impl Chat<'_> {
     async fn show_agent(&mut self) -> Result<()> {
         let agent = match &self.session {
             Some(session) => self.app.engine.agent_of(&self.app.scope, session).await?,
-            None => self.agent.clone(),
+            None => self.opening.agent.clone(),
         };
         let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };
         self.screen.settle(&[
@@ -132,7 +133,7 @@ impl Chat<'_> {
     async fn show_models(&mut self) -> Result<()> {
         let now = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
+            None => self.opening.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
         };
         let names = self.app.model.as_ref().map(|models| models.names()).unwrap_or_default();
         let mut lines = vec![format!("{BOLD}{}{BOLD:#}", clean(&now))];
@@ -144,9 +145,23 @@ impl Chat<'_> {
     async fn change_model(&mut self, name: &str) -> Result<()> {
         match self.session.clone() {
             Some(session) => opening::change_model(self.app, &session, name).await?,
-            None => self.agent.model = Some(name.to_owned()),
+            None => self.opening.agent.model = Some(name.to_owned()),
         }
         self.say(format!("{GREEN}✓{GREEN:#} {} answers from now on", clean(name)))
+    }
+
+    async fn skill(&mut self, words: &[String]) -> Result<()> {
+        let session = self.session.as_ref().map(ToString::to_string);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match (words.as_slice(), session.as_deref()) {
+            ([], None) => self.run_command(&["skill", "ls"]).await,
+            ([], Some(session)) => self.run_command(&["skill", "ls", "--session", session]).await,
+            ([verb @ ("on" | "off"), name], Some(session)) => {
+                self.run_command(&["skill", verb, session, name]).await
+            }
+            (["on" | "off", _], None) => Err(nothing_said()),
+            _ => Err(Failure::usage("/skill takes on NAME or off NAME", "/skill alone shows them")),
+        }
     }
 
     async fn export(&mut self, file: Option<String>) -> Result<()> {

@@ -19,6 +19,7 @@ pub mod export;
 pub mod feed;
 pub mod flow;
 pub mod fork;
+pub mod hook;
 pub mod import;
 pub mod info;
 pub mod inject;
@@ -35,7 +36,10 @@ pub mod send;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod skill;
+pub mod start;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod uncompact;
 pub mod usage;
@@ -62,7 +66,9 @@ pub async fn run(cli: Cli) -> Result<()> {
     };
     let mut app = App::open(&global)?;
     // Boxed: the commands' futures differ in size, and only one of them ever runs.
-    Box::pin(dispatch(&mut app, command)).await?;
+    let done = Box::pin(dispatch(&mut app, command)).await;
+    app.engine.hooks_settled().await;
+    done?;
     Ok(app.out.flush()?)
 }
 
@@ -110,6 +116,9 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
+        Command::Skill(args) => skill::run(app, args).await,
+        Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)

@@ -9,7 +9,9 @@ use crate::content::Part;
 use crate::entry::{ApprovalAnswer, Body, CustomInfo, Entry, Outcome, Stop, SystemNote};
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use crate::flow::{HANDOFF_TOOL, Post, RunEvent, RunOutcome};
+use crate::port::hook::{HookNote, HookResult};
 use crate::pressure::Pressure;
+use crate::trigger::TriggerNote;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -142,6 +144,16 @@ impl Feed {
     fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
         if let Some(pressure) = Pressure::from_info(info) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
+        } else if let Some(note) = HookNote::from_info(info) {
+            let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
+            self.push(
+                entry,
+                if is_bad { FeedType::Error } else { FeedType::Event },
+                "hook",
+                note.to_string(),
+            );
+        } else if let Some(note) = TriggerNote::from_info(info) {
+            self.push(entry, FeedType::Event, "trigger", note.to_string());
         } else if let Some(post) = Post::of_info(info) {
             let text = format!("{} · visit {}", post.flow, post.visit);
             self.push(entry, FeedType::Activation, &post.node, text);

@@ -3,6 +3,7 @@
 
 mod call_model;
 mod handoff;
+mod hooks;
 mod look;
 mod make_room;
 mod own_tools;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::flow::Post;
 use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -47,6 +49,8 @@ pub(crate) struct Stage {
     toolbox: Arc<dyn Toolbox>,
     /// The toolbox's and our own.
     specs: Vec<ToolSpec>,
+    /// The skills that are active, as the model is told about them.
+    skills: Vec<SkillCard>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
@@ -71,6 +75,8 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// The words of a turn that has just begun, until its first call.
+    begins_with: Option<String>,
 }
 
 impl Stage {

@@ -18,6 +18,8 @@ use crate::write::OpenOptions;
 use crate::{EngineError, Result};
 
 pub(super) const READ_OUTPUT: &str = "read_output";
+/// Every session with active skills has it.
+const SKILL: &str = "skill";
 /// The tools an agent can name that the engine itself has.
 pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
 /// Most lines of an output that are read at a time.
@@ -34,6 +36,13 @@ struct ReadOutput {
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadSkill {
+    name: String,
+    file: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -128,6 +137,19 @@ pub(super) fn own_specs(named: &[String]) -> Vec<ToolSpec> {
     named.chain(std::iter::once(read_on)).collect()
 }
 
+/// Reading an active skill.
+pub(super) fn skill_spec() -> ToolSpec {
+    let text = json!({"type": "string"});
+    spec(
+        SKILL,
+        "Reads the instructions of an active skill, or another file of its folder.",
+        Touch::Reads,
+        Replay::Safe,
+        json!({"name": text, "file": text}),
+        &["name"],
+    )
+}
+
 pub(super) fn spec(
     name: &str,
     description: &str,
@@ -149,12 +171,14 @@ fn read<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
 
 impl Stage {
     pub(super) fn is_own_tool(&self, name: &str) -> bool {
-        name == READ_OUTPUT || (OWN_TOOLS.contains(&name) && self.specs.iter().any(|spec| spec.name == name))
+        let is_ours = name == SKILL || OWN_TOOLS.contains(&name);
+        name == READ_OUTPUT || (is_ours && self.specs.iter().any(|spec| spec.name == name))
     }
 
     pub(super) fn check_own_tool(&self, call: &ToolCall) -> Result<(), String> {
         match call.name.as_str() {
             READ_OUTPUT => read::<ReadOutput>(call).map(drop),
+            SKILL => read::<ReadSkill>(call).map(drop),
             "put_artifact" => read::<PutArtifact>(call).map(drop),
             "ask_user" => read::<AskUser>(call).map(drop),
             "delegate" => read::<Delegate>(call).map(drop),
@@ -169,6 +193,7 @@ impl Stage {
         let misread = |why: String| EngineError::Invalid { what: "a tool's input", why };
         match call.name.as_str() {
             READ_OUTPUT => self.read_output(read(call).map_err(misread)?).await,
+            SKILL => self.read_skill(read(call).map_err(misread)?).await,
             "put_artifact" => self.put_artifact(read(call).map_err(misread)?).await,
             "delegate" => self.delegate(read(call).map_err(misread)?).await,
             "recall" => self.recall(read(call).map_err(misread)?).await,
@@ -189,6 +214,18 @@ impl Stage {
         let limit = input.limit.unwrap_or(LINES_MAX).min(LINES_MAX);
         let lines: Vec<&str> = text.lines().skip(input.offset).take(limit).collect();
         Ok(ToolOutput::text(lines.join("\n")))
+    }
+
+    /// Only what is active here: another session's skills are none of this one's.
+    async fn read_skill(&self, input: ReadSkill) -> Result<ToolOutput> {
+        let is_active = self.skills.iter().any(|card| card.name == input.name);
+        let Some(skills) = self.engine.skills.as_ref().filter(|_| is_active) else {
+            return Ok(ToolOutput::error(format!("There is no active skill {:.64}.", input.name)));
+        };
+        match skills.read(&input.name, input.file.as_deref()).await {
+            Ok(text) => Ok(ToolOutput::text(text)),
+            Err(error) => Ok(ToolOutput::error(error.to_string())),
+        }
     }
 
     pub(super) async fn put_artifact(&self, input: PutArtifact) -> Result<ToolOutput> {

@@ -123,15 +123,17 @@ impl Engine {
         if let Some(mistake) = agent.mistakes().into_iter().next() {
             return Err(mistake.into());
         }
-        check_variables(&options.variables)?;
+        check_variables(&agent, &options.variables)?;
         let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
         let cwd = open.cwd.clone();
-        let (session, created) = self.open(scope, open).await?;
+        let (title, id) = (open.title.clone(), open.agent.clone());
+        let (session, created) = self.create(scope, open).await?;
         if created == Created::New {
             let bodies = settings_of(&agent, cwd, options.variables);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+            self.tell_start(scope, &session, title, id).await;
         }
         Ok((session, created))
     }
@@ -148,6 +150,7 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
         let world = self.world()?;
+        let words = self.ask_before_send(scope, session, words).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
                 return self.send_later(scope, session, words, options.if_running).await;
@@ -215,6 +218,7 @@ impl Engine {
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
         let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
         check_limits(&summary, &stage.agent)?;
+        stage.begin_with(&words);
         let words = UserMessage { parts: words, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, None);
         Prepared::new(stage, machine, step, summary.head.seq).await
@@ -287,6 +291,7 @@ impl Engine {
         let Opening { before, words, post } = opening;
         let stage = self.set_stage(scope, &summary, world, hold.fence, turn, Some(post)).await?;
         check_limits(&summary, &stage.agent)?;
+        stage.begin_with(&words.parts);
         let (machine, step) = Machine::begin_with(stage.rules(), before, words, None);
         Prepared::new(stage, machine, step, summary.head.seq).await
     }
@@ -306,6 +311,7 @@ impl Engine {
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
         let before = self.entry_before(scope, session, &entries).await?;
         let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
+        stage.begin_again(&entries);
         let bodies = entries.iter().map(|entry| &entry.body);
         let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
         let steered = self.queued(scope, session).await?.into_iter();
@@ -329,6 +335,7 @@ impl Engine {
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
         let stage = self.set_stage(scope, summary, world, fence, turn, None).await?;
         check_limits(summary, &stage.agent)?;
+        stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq).await?))
@@ -381,6 +388,7 @@ impl Engine {
     /// Adds words to the turn that runs; the model hears them before its next call.
     pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
         self.open_turn(scope, session).await?;
+        let parts = self.ask_before_send(scope, session, parts).await?;
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
@@ -509,11 +517,16 @@ impl Prepared {
     async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
         let Self { stage, mut machine, step, mut inbox } = self;
         let ran = run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await;
-        ran.inspect_err(|error| record_failure(&stage.span, error.code()))?;
+        if let Err(error) = &ran {
+            record_failure(&stage.span, error.code());
+            stage.tell_error(error.code(), &error.to_string()).await;
+        }
+        ran?;
         let ended = machine.state().ended.clone();
         if let Some(ended) = &ended {
             record_end(&stage.span, ended);
             stage.tidy_up().await;
+            stage.tell_end(ended).await;
         }
         let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
         let text = stage.with_now(|now| now.said.clone());

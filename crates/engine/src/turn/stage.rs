@@ -11,13 +11,14 @@ use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
+use sapwood_core::pressure::Thresholds;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
-use sapwood_core::view::Settings;
+use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::handoff::handoff_spec;
-use super::own_tools::{OWN_TOOLS, own_specs};
+use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
@@ -40,12 +41,14 @@ impl Engine {
         let chain = chain_of(&settings, &agent, &world);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
+        let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
-        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
             specs.extend(own_specs(&agent.tools));
         }
         let post = self.post_for(scope, &session, &agent, post).await?;
         specs.extend(post.as_ref().and_then(handoff_spec));
+        specs.extend((!skills.is_empty()).then(skill_spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -60,6 +63,7 @@ impl Engine {
             chain,
             toolbox,
             specs,
+            skills,
             fence,
             span,
             trace_id,
@@ -89,20 +93,33 @@ impl Engine {
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
         Ok(settings)
     }
 
-    /// The session's own model, to write summaries with.
-    pub async fn summariser_of(&self, scope: &Scope, session: &SessionId) -> Result<ModelSummariser> {
+    /// A model to write summaries with: the one that is named, else the session's own.
+    pub async fn summariser_of(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<ModelSummariser> {
         let world = self.world()?;
+        if let Some(model) = model {
+            return Ok(ModelSummariser::new(world.model, model));
+        }
         let settings = self.settings(scope, session).await?;
         let chain = chain_of(&settings, &agent_of(&settings)?, &world);
         let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
         Ok(ModelSummariser::new(world.model, model))
+    }
+
+    /// Where the levels of pressure begin in a session.
+    pub async fn thresholds_of(&self, scope: &Scope, session: &SessionId) -> Result<Thresholds> {
+        Ok(self.agent_of(scope, session).await?.pressure.unwrap_or(self.thresholds))
     }
 
     /// The agent a session was started with.
@@ -111,7 +128,13 @@ impl Engine {
     }
 }
 
-pub(super) fn check_variables(variables: &BTreeMap<String, String>) -> Result<()> {
+/// Every variable of the prompt must be given, and none may be a secret.
+pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
+    let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
+    if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
+        let why = format!("the prompt of agent {} needs {missing}, and it was not given", agent.id);
+        return Err(EngineError::Invalid { what: "the list of variables", why });
+    }
     match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
         None => Ok(()),
         Some((name, _)) => Err(EngineError::Invalid {

@@ -9,8 +9,10 @@ mod members;
 mod projections;
 mod search;
 mod sessions;
+mod skills;
 mod streams;
 mod tree;
+mod triggers;
 mod turns;
 
 pub use turns::input_parts;
@@ -50,6 +52,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(members::routes())
         .merge(search::routes())
         .merge(agents::routes())
+        .merge(skills::routes())
+        .merge(triggers::routes())
         .merge(about::routes())
 }
 

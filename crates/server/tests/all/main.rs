@@ -7,6 +7,7 @@ mod document;
 mod door;
 mod flows;
 mod house;
+mod parallel;
 mod rights;
 mod sessions;
 mod streams;

@@ -72,6 +72,11 @@ fn table() -> Vec<Row> {
         ("read_audit", Key, none.clone(), 200),
         ("list_agents", Key, none.clone(), 200),
         ("get_agent", Key, none.clone(), 200),
+        ("list_skills", Key, none.clone(), 200),
+        ("get_skills", Read, none.clone(), 200),
+        ("set_skills", Write, json!({ "active": [] }), 200),
+        ("list_triggers", Key, none.clone(), 200),
+        ("fire_trigger", Key, json!({}), 404),
     ]
 }
 
