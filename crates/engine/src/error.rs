@@ -21,6 +21,8 @@ pub enum EngineError {
     Ambiguous { what: &'static str, given: String, first: String, second: String },
     #[error("there is no session {given}")]
     NoSuchSession { given: String },
+    #[error("there is no memory {given}")]
+    NoSuchMemory { given: String },
     #[error("there are no sessions yet")]
     NoSessions,
     #[error("{what} is not valid: {why}")]
@@ -61,14 +63,12 @@ pub enum EngineError {
     NoSummariser { key: &'static str },
     #[error("the summary could not be written: {source}")]
     Summariser { source: SummariserError },
+    #[error("session {source_session} cannot be grafted so: {why}")]
+    NothingToGraft { source_session: SessionId, why: String },
+    #[error("what was grafted from session {source_session} is withheld: you may not read it, or it is gone")]
+    Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
-    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
-    Flow { flow: String, mistakes: Vec<Mistake> },
-    #[error("session {session} is not the run of a flow")]
-    NoFlow { session: SessionId },
-    #[error("run {run} has ended")]
-    FlowEnded { run: SessionId },
     #[error("the hook {hook} ({on}) refused this: {reason}")]
     HookRefused { hook: String, on: HookName, reason: String },
     #[error("hooks led to hooks more than {limit} times")]
@@ -79,6 +79,12 @@ pub enum EngineError {
     NoTrigger { name: String },
     #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
     TriggerTaken { session: SessionId, owner: Principal },
+    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    Flow { flow: String, mistakes: Vec<Mistake> },
+    #[error("session {session} is not the run of a flow")]
+    NoFlow { session: SessionId },
+    #[error("run {run} has ended")]
+    FlowEnded { run: SessionId },
 }
 
 impl EngineError {
@@ -87,6 +93,7 @@ impl EngineError {
             EngineError::Store(error) => error.code(),
             EngineError::Ambiguous { .. } => "address.ambiguous",
             EngineError::NoSuchSession { .. } | EngineError::NoSessions => "session.not_found",
+            EngineError::NoSuchMemory { .. } => "memory.not_found",
             EngineError::Invalid { .. } | EngineError::Id(_) => "input.invalid",
             EngineError::NoWorld => "model.none",
             EngineError::TurnRunning { .. } => "turn.running",
@@ -105,15 +112,17 @@ impl EngineError {
             EngineError::Option(_) => "input.option",
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
+            EngineError::NothingToGraft { .. } => "graft.not_found",
+            EngineError::Withheld { .. } => "graft.withheld",
             EngineError::NotCompacted { .. } => "session.not_compacted",
-            EngineError::Flow { .. } => "flow.invalid",
-            EngineError::NoFlow { .. } => "flow.not_found",
-            EngineError::FlowEnded { .. } => "flow.ended",
             EngineError::HookRefused { .. } => "hook.refused",
             EngineError::HookDepth { .. } => "hook.depth",
             EngineError::Skill(error) => error.code(),
             EngineError::NoTrigger { .. } => "trigger.not_found",
             EngineError::TriggerTaken { .. } => "trigger.taken",
+            EngineError::Flow { .. } => "flow.invalid",
+            EngineError::NoFlow { .. } => "flow.not_found",
+            EngineError::FlowEnded { .. } => "flow.ended",
         }
     }
 }

@@ -144,21 +144,17 @@ impl Feed {
     fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
         if let Some(pressure) = Pressure::from_info(info) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
-        } else if let Some(note) = HookNote::from_info(info) {
-            let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
-            self.push(
-                entry,
-                if is_bad { FeedType::Error } else { FeedType::Event },
-                "hook",
-                note.to_string(),
-            );
-        } else if let Some(note) = TriggerNote::from_info(info) {
-            self.push(entry, FeedType::Event, "trigger", note.to_string());
         } else if let Some(post) = Post::of_info(info) {
             let text = format!("{} · visit {}", post.flow, post.visit);
             self.push(entry, FeedType::Activation, &post.node, text);
         } else if let Some(event) = RunEvent::of_info(info) {
             self.push_run_event(entry, event);
+        } else if let Some(note) = HookNote::from_info(info) {
+            let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
+            let kind = if is_bad { FeedType::Error } else { FeedType::Event };
+            self.push(entry, kind, "hook", note.to_string());
+        } else if let Some(note) = TriggerNote::from_info(info) {
+            self.push(entry, FeedType::Event, "trigger", note.to_string());
         }
     }
 

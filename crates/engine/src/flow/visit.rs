@@ -178,14 +178,15 @@ impl Visitor {
             FEEDBACK => words::feedback_words(&self.state, node),
             _ => words::render_prompt(&self.state, node),
         };
-        let opening = Opening { before: vec![post.to_body(), note.into()], words: said(words), post };
+        let bodies = vec![post.to_body(), note.into(), said(words).into()];
+        let opening = Opening { bodies, post: Some(post), ..Opening::default() };
         self.engine.begin_held(&self.scope, session, hold, opening).await
     }
 
     /// Writes the settings of the role once per run and session: the key answers a second time with the first.
     async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
         let (agent, prompt) = self.role_agent(node)?;
-        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default());
+        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
                 changed.system = Some(prompt.clone());
@@ -321,7 +322,8 @@ fn cancelled() -> VisitResult {
 fn repair(post: Post, visit: &Visit, why: String) -> Opening {
     let note = SystemNote { text: why, reason: Some(REPAIR_REASON.to_owned()) };
     let words = words::repair_words(&post, &visit.handed);
-    Opening { before: vec![note.into()], words: said(words), post }
+    let bodies = vec![note.into(), said(words).into()];
+    Opening { bodies, post: Some(post), ..Opening::default() }
 }
 
 /// Words that the flow says, and not a person.

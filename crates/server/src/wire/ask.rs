@@ -261,6 +261,26 @@ pub enum AnswerGiven {
     Denied,
 }
 
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub format: ExportFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExportFormat {
+    /// The whole log, lossless.
+    Jsonl,
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    /// The completed turns as a chain of agents, in YAML.
+    Workflow,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {

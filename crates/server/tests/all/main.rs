@@ -5,8 +5,10 @@
 mod abuse;
 mod document;
 mod door;
+mod example;
 mod flows;
 mod house;
+mod memory;
 mod parallel;
 mod rights;
 mod sessions;
