@@ -4,14 +4,64 @@ use std::collections::HashMap;
 
 use sapwood_core::entry::{Draft, Entry, Exported};
 use sapwood_core::port::store::{Append, StoreError, Until};
-use sapwood_core::{BlobHash, Scope, SessionId};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{BlobHash, Part, Scope, SessionId};
+use sapwood_formats::export::{html, markdown, messages, role_files};
+use sapwood_formats::workflow;
 
 use crate::{Engine, EngineError, Result};
 
 /// Most bytes of media that one page or document carries.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
+/// What is made of the active path, or of the context, as one text. What holds a whole log is written record by record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    Workflow,
+}
+
 impl Engine {
+    pub async fn export_page(&self, scope: &Scope, summary: &Summary, page: Page) -> Result<String> {
+        let session = &summary.id;
+        if matches!(page, Page::Messages | Page::MessagesAnthropic) {
+            return self.export_messages(scope, session, page).await;
+        }
+        let path = self.whole_path(scope, session).await?;
+        Ok(match page {
+            Page::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
+            Page::Markdown => markdown::page(summary, &path),
+            Page::Html => {
+                let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
+                html::page(summary, &path, &self.media_of(scope, blobs).await?)
+            }
+            Page::Messages | Page::MessagesAnthropic | Page::Workflow => {
+                workflow::serialise(&workflow::of_session(summary, &path).document)
+            }
+        })
+    }
+
+    async fn export_messages(&self, scope: &Scope, session: &SessionId, page: Page) -> Result<String> {
+        let context = self.context(scope, session, None).await?;
+        let parts = context.messages.iter().flat_map(|message| &message.parts);
+        let blobs: Vec<_> = parts
+            .filter_map(|part| match part {
+                Part::Media(media) => Some(media.blob),
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => None,
+            })
+            .collect();
+        let media = self.media_of(scope, blobs).await?;
+        let value = match page {
+            Page::MessagesAnthropic => messages::anthropic(&context, &media),
+            _ => messages::openai(&context, &media),
+        };
+        Ok(format!("{value:#}\n"))
+    }
+
     /// The active path from its root, oldest first.
     pub async fn whole_path(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Entry>> {
         Ok(self.store.read_path(scope, session, None, Until::Root).await?.entries)

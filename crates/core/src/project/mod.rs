@@ -7,4 +7,5 @@ pub mod feed;
 pub mod ledger;
 pub mod outline;
 pub mod summary;
+pub mod timeline;
 pub mod usage;

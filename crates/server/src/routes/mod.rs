@@ -3,7 +3,11 @@
 mod about;
 mod agents;
 mod artifacts;
+mod console;
 mod entries;
+mod export;
+mod import;
+mod login;
 mod members;
 mod projections;
 mod search;
@@ -48,12 +52,16 @@ fn all() -> OpenApiRouter<State> {
         .merge(members::routes())
         .merge(search::routes())
         .merge(agents::routes())
+        .merge(export::routes())
+        .merge(import::routes())
+        .merge(login::routes())
         .merge(about::routes())
 }
 
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router
+        .merge(console::routes())
         .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
         .layer(from_fn_with_state(state.clone(), guard))
