@@ -3,10 +3,12 @@
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync, mkdirSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
-const BINARY = process.env.SAPWOOD_BIN ?? join(import.meta.dirname, "../../target/debug/sapwood");
+const here = dirname(fileURLToPath(import.meta.url));
+const BINARY = process.env.SAPWOOD_BIN ?? join(here, "../../target/debug/sapwood");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 const READY_MS_MAX = 30_000;
 
@@ -15,6 +17,7 @@ name: Helper
 description: Reads and writes in a directory of its own, and asks before it edits.
 model: demo
 tools: [read_file, write_file, edit_file, list_directory, run_command, ask_user]
+allowed_commands: ["echo *"]
 approvals: ask
 `;
 
@@ -76,6 +79,22 @@ export class House {
     return text === "" ? null : JSON.parse(text);
   }
 
+  /** Waits until no turn is open. */
+  async quiet(session) {
+    for (let tries = 0; tries < 400; tries++) {
+      const summary = await this.api("GET", `/v1/sessions/${session}`);
+      if (!summary.open_turn) return summary;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    throw new Error(`the turn of ${session} never ended`);
+  }
+
+  /** One turn to its end. */
+  async talk(session, input) {
+    await this.api("POST", `/v1/sessions/${session}/turns`, { input });
+    return this.quiet(session);
+  }
+
   /** Messages without a model, many at a time. */
   async inject(session, messages) {
     for (let at = 0; at < messages.length; at += 1_000) {
@@ -99,4 +118,17 @@ export class House {
     });
     return page;
   }
+}
+
+/** What the feed shows, as a list that can be compared. */
+export function feedOf(page) {
+  return page.$$eval(".feed .item[data-seq]", (items) =>
+    items.map((item) => `${item.dataset.seq} ${item.dataset.kind} ${(item.textContent ?? "").replace(/\s+/g, " ").trim()}`),
+  );
+}
+
+/** Opens a view of a session and waits until it is there. */
+export async function open(page, house, path) {
+  await page.goto(`${house.url}/#/${path}`);
+  await page.locator("main").waitFor();
 }

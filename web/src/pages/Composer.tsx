@@ -62,7 +62,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
         ref={field}
         rows={1}
         aria-label="Message"
-        placeholder={openTurn ? "A turn runs: Enter queues, Alt Enter steers it" : "Write a message  ( c )"}
+        placeholder={openTurn ? "Enter queues, Alt Enter steers" : "Write a message  ( c )"}
         value={text}
         onChange={(event) => setText(event.target.value)}
         onKeyDown={onKey}

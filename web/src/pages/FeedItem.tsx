@@ -20,7 +20,7 @@ interface Props {
 
 export const FeedItem = memo(function FeedItem({ item, session, isMarked }: Props) {
   return (
-    <article className={`item ${item.kind} ${isMarked ? "marked" : ""}`} data-seq={item.seq} data-kind={item.kind}>
+    <article className={`item is-${item.kind} ${isMarked ? "marked" : ""}`} data-seq={item.seq} data-kind={item.kind}>
       <Content item={item} session={session} />
     </article>
   );

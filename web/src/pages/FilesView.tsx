@@ -1,3 +1,103 @@
-export default function FilesView() {
-  return null;
+// What the session was given and what it produced: drop files to give more.
+import { type DragEvent, useRef, useState } from "react";
+import { type Artifact, fill, upload } from "../api/client";
+import { outdate, useMe, useView } from "../api/queries";
+import { Button, ErrorNote, Loading, Name, Time } from "../ui/base";
+import { bytes } from "../ui/format";
+import { tell, tellError } from "../ui/toast";
+import type { ViewProps } from "./SessionPage";
+
+type Noun = "artifacts" | "inputs";
+
+export default function FilesView({ session }: ViewProps) {
+  return (
+    <div className="scroll files">
+      <Files
+        session={session.id}
+        noun="inputs"
+        title="Inputs"
+        empty="Material for the agent: drop files here, and its tools can read them by name."
+      />
+      <Files
+        session={session.id}
+        noun="artifacts"
+        title="Artifacts"
+        empty="What the session delivers: the tool put_artifact writes here, and so can you."
+      />
+    </div>
+  );
+}
+
+function Files({ session, noun, title, empty }: { session: string; noun: Noun; title: string; empty: string }) {
+  const files = useView(session, noun);
+  const me = useMe();
+  const picker = useRef<HTMLInputElement>(null);
+  const [isOver, setOver] = useState(false);
+  const mayWrite = me.data?.may_write !== false;
+  const put = async (chosen: File[]) => {
+    for (const file of chosen) {
+      try {
+        await upload(`/v1/sessions/{session}/${noun}`, { session }, { name: file.name }, file);
+        tell(`${file.name} is there`);
+      } catch (error) {
+        tellError(error);
+      }
+    }
+    outdate(session, noun);
+  };
+  const onDrop = (event: DragEvent) => {
+    event.preventDefault();
+    setOver(false);
+    if (mayWrite) void put([...event.dataTransfer.files]);
+  };
+  return (
+    // biome-ignore lint/a11y/noStaticElementInteractions: dropping has a button beside it.
+    <section
+      className={`file-box ${isOver ? "over" : ""}`}
+      onDragOver={(event) => {
+        event.preventDefault();
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={onDrop}
+    >
+      <header>
+        <h2>{title}</h2>
+        {mayWrite && (
+          <Button icon="upload" onClick={() => picker.current?.click()}>
+            Upload
+          </Button>
+        )}
+        <input ref={picker} type="file" multiple hidden aria-label={`Files for ${title}`} onChange={(event) => event.target.files && void put([...event.target.files])} />
+      </header>
+      {files.isPending && <Loading />}
+      {files.error && <ErrorNote error={files.error} />}
+      {files.data?.items.length === 0 && <p className="quiet">{empty}</p>}
+      <ul className="file-list">
+        {files.data?.items.map((file) => (
+          <File key={file.name} file={file} href={fill(`/v1/sessions/{session}/${noun}/{name}`, { session, name: file.name })} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function File({ file, href }: { file: Artifact; href: string }) {
+  const isPicture = /^image\/(png|jpeg|gif|webp)$/.test(file.content.mime);
+  return (
+    <li>
+      {isPicture && <img src={href} alt="" loading="lazy" />}
+      <div>
+        <a href={href} target="_blank" rel="noopener noreferrer">
+          <Name>{file.name}</Name>
+        </a>
+        <p className="quiet">
+          {bytes(file.content.bytes)} · {file.content.mime} · version {file.version} · <Time at={file.at} />
+        </p>
+      </div>
+      <a className="button ghost compact" href={href} download={file.name} aria-label={`Download ${file.name}`}>
+        ⤓
+      </a>
+    </li>
+  );
 }

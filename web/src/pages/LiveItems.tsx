@@ -15,7 +15,7 @@ export function LiveItems({ live, isOpen }: { live: Live; isOpen: boolean }) {
         </p>
       )}
       {live.text !== "" && (
-        <article className="item answer streaming">
+        <article className="item is-answer streaming">
           <Markdown text={live.text} />
         </article>
       )}

@@ -24,7 +24,7 @@ export function SignIn() {
         <Icon name="rings" />
         <h1>Sapwood</h1>
         <p className="quiet">This server asks for a key. On its machine, this makes one:</p>
-        <pre className="plain">sapwood key new --user YOUR_NAME</pre>
+        <pre className="verbatim">sapwood key new --user YOUR_NAME</pre>
         <label>
           Key
           <input

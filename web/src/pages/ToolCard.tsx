@@ -89,7 +89,8 @@ function Asked({ input }: { input: unknown }) {
 /** The first thing a call says about what it wants. */
 export function gist(input: unknown): string {
   if (typeof input !== "object" || input === null) return "";
-  const values = Object.values(input);
-  const first = values.find((value) => typeof value === "string" || Array.isArray(value) || typeof value === "number");
+  const fields = input as Record<string, unknown>;
+  const telling = ["path", "command", "pattern", "question", "url", "message", "name"].map((name) => fields[name]);
+  const first = [...telling, ...Object.values(fields)].find((value) => typeof value === "string" || Array.isArray(value) || typeof value === "number");
   return cleanLine(Array.isArray(first) ? first.join(" ") : String(first ?? ""), 120);
 }

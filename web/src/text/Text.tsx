@@ -29,7 +29,7 @@ export function Plain({ text, most }: { text: string; most?: number }) {
   if (isDiff(text)) return <Diff lines={parseDiff(clean(text.slice(0, 200_000)))} />;
   const show = (shown: string) => (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
-    <pre className="plain" tabIndex={0}>
+    <pre className="verbatim" tabIndex={0}>
       {foldLines(clean(shown))}
     </pre>
   );
@@ -42,7 +42,7 @@ export function Code({ code, language }: { code: string; language?: string }) {
   if (language === "diff" || language === "patch" || isDiff(code)) return <Diff lines={parseDiff(clean(code))} />;
   const show = (shown: string) => {
     const text = foldLines(clean(shown));
-    const isPlain = text.length > HIGHLIGHT_CHARS_MAX || language === "text" || language === "txt";
+    const isPlain = text.length > HIGHLIGHT_CHARS_MAX || !language || language === "text" || language === "txt";
     return (
       // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
       <pre className="code" tabIndex={0}>
@@ -64,7 +64,7 @@ export function Code({ code, language }: { code: string; language?: string }) {
   };
   return (
     <div className="code-box">
-      <div className="code-bar">
+      <div className={language ? "code-bar" : "code-bar bare"}>
         <span>{language ? clean(language).slice(0, 24) : ""}</span>
         <Button
           icon="copy"

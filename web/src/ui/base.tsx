@@ -7,12 +7,12 @@ import { Icon, type IconName } from "./icons";
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
   icon?: IconName;
-  tone?: "plain" | "main" | "danger" | "ghost";
+  tone?: "" | "main" | "danger" | "ghost";
   /** Shown as the icon alone; the words are for who cannot see it. */
   compact?: boolean;
 };
 
-export function Button({ icon, tone = "plain", compact, children, className = "", ...rest }: ButtonProps) {
+export function Button({ icon, tone = "", compact, children, className = "", ...rest }: ButtonProps) {
   return (
     <button
       type="button"

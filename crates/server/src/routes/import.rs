@@ -119,8 +119,7 @@ impl Taking<'_> {
         };
         let Some(header) = importer.header().cloned() else { return Ok(imported) };
         let known = self.known_ids(&header.id).await?;
-        let differs = known.len() > drafts.len()
-            || known.iter().zip(&drafts).any(|(known, draft)| Some(*known) != draft.id);
+        let differs = known.iter().zip(&drafts).any(|(known, draft)| Some(*known) != draft.id);
         if differs {
             let message = "the store has another log under this id; nothing was added".to_owned();
             imported.problems.push(wire::ImportProblem {
@@ -130,10 +129,11 @@ impl Taking<'_> {
             });
             return Ok(imported);
         }
-        imported.skipped = known.len() as u64;
-        imported.added = (drafts.len() - known.len()) as u64;
-        if self.mode == Mode::Write && imported.added > 0 {
-            self.write(&header, drafts.split_off(known.len()), importer.take_blobs()).await?;
+        // The store may have gone on from there.
+        let fresh = drafts.split_off(known.len().min(drafts.len()));
+        (imported.skipped, imported.added) = (drafts.len() as u64, fresh.len() as u64);
+        if self.mode == Mode::Write && !fresh.is_empty() {
+            self.write(&header, fresh, importer.take_blobs()).await?;
         }
         Ok(imported)
     }
