@@ -45,16 +45,20 @@ function Frame() {
   useKeys({ ...keys, "?": () => setOverlay("help"), "mod+k": () => setOverlay("palette") });
   return (
     <div className="frame">
-      <a className="skip" href="#main" onClick={(event) => skip(event)}>
+      <button type="button" className="skip" onClick={() => document.getElementById("main")?.focus()}>
         Skip to the content
-      </a>
+      </button>
       <nav className="rail" aria-label="Places">
         <a className="brand" href={to([])} aria-label="Sapwood">
           <Icon name="rings" />
           <span>Sapwood</span>
         </a>
         {PLACES.map((place) => (
-          <a key={place.name} href={to(place.path)} aria-current={isAt(path, place.path) ? "page" : undefined}>
+          <a
+            key={place.name}
+            href={to(place.path)}
+            aria-current={isAt(path, place.path) ? "page" : undefined}
+          >
             <Icon name={place.icon} />
             <span>{place.name}</span>
           </a>
@@ -76,11 +80,6 @@ function Frame() {
       <Toasts />
     </div>
   );
-}
-
-function skip(event: { preventDefault: () => void }): void {
-  event.preventDefault();
-  document.getElementById("main")?.focus();
 }
 
 function isAt(path: string[], place: string[]): boolean {

@@ -1,7 +1,7 @@
 // A server of one's own for a journey: the real binary, a store in a temporary directory, the demo model; and the system's
 // Chromium, headless.
 import { execFileSync, spawn } from "node:child_process";
-import { existsSync, mkdtempSync, rmSync, writeFileSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -27,19 +27,30 @@ export class House {
     house.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
     mkdirSync(join(house.home, "agents"), { recursive: true });
     writeFileSync(join(house.home, "agents/helper.yaml"), AGENT);
-    house.env = { ...process.env, SAPWOOD_HOME: house.home, SAPWOOD_STORE: `sqlite:${join(house.home, "s.db")}`, HOME: house.home };
+    house.env = {
+      ...process.env,
+      SAPWOOD_HOME: house.home,
+      SAPWOOD_STORE: `sqlite:${join(house.home, "s.db")}`,
+      HOME: house.home,
+    };
     await house.start();
     return house;
   }
 
   async start(addr = "127.0.0.1:0") {
-    this.server = spawn(BINARY, ["--json", "serve", "--addr", addr, "--grace", "1"], { env: this.env, cwd: this.home });
+    this.server = spawn(BINARY, ["--json", "serve", "--addr", addr, "--grace", "1"], {
+      env: this.env,
+      cwd: this.home,
+    });
     this.errors = "";
     this.server.stderr.on("data", (text) => {
       this.errors += text;
     });
     this.url = await new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`the server never came up: ${this.errors}`)), READY_MS_MAX);
+      const timer = setTimeout(
+        () => reject(new Error(`the server never came up: ${this.errors}`)),
+        READY_MS_MAX,
+      );
       this.server.stdout.on("data", (text) => {
         const line = String(text).split("\n")[0];
         clearTimeout(timer);
@@ -65,7 +76,12 @@ export class House {
 
   /** A command of the program on the same store. */
   run(...args) {
-    return execFileSync(BINARY, args, { env: this.env, cwd: this.home, encoding: "utf8", maxBuffer: 64 << 20 });
+    return execFileSync(BINARY, args, {
+      env: this.env,
+      cwd: this.home,
+      encoding: "utf8",
+      maxBuffer: 64 << 20,
+    });
   }
 
   async api(method, path, body, headers = {}) {
@@ -105,7 +121,10 @@ export class House {
   /** A page; whatever its policy refuses or its script throws is kept in `page.faults`. */
   async page(options = {}) {
     const executablePath = process.env.CHROMIUM ?? BROWSERS.find((path) => existsSync(path));
-    this.browser ??= await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+    this.browser ??= await chromium.launch({
+      executablePath,
+      args: ["--no-sandbox", "--disable-dev-shm-usage"],
+    });
     const context = await this.browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
     context.setDefaultTimeout(15_000);
     const page = await context.newPage();
@@ -123,7 +142,10 @@ export class House {
 /** What the feed shows, as a list that can be compared. */
 export function feedOf(page) {
   return page.$$eval(".feed .item[data-seq]", (items) =>
-    items.map((item) => `${item.dataset.seq} ${item.dataset.kind} ${(item.textContent ?? "").replace(/\s+/g, " ").trim()}`),
+    items.map(
+      (item) =>
+        `${item.dataset.seq} ${item.dataset.kind} ${(item.textContent ?? "").replace(/\s+/g, " ").trim()}`,
+    ),
   );
 }
 

@@ -11,7 +11,9 @@ const here = dirname(fileURLToPath(import.meta.url));
 const asked = process.argv[2] ?? "all";
 
 function run(files) {
-  const done = spawnSync(process.execPath, ["--test", "--test-reporter=spec", ...files], { stdio: "inherit" });
+  const done = spawnSync(process.execPath, ["--test", "--test-reporter=spec", ...files], {
+    stdio: "inherit",
+  });
   if (done.status !== 0) process.exit(done.status ?? 1);
 }
 
@@ -19,7 +21,15 @@ if (asked === "all" || asked === "unit") {
   const out = mkdtempSync(join(tmpdir(), "sapwood-unit-"));
   try {
     const entryPoints = readdirSync(join(here, "unit")).map((file) => join(here, "unit", file));
-    await build({ entryPoints, outdir: out, outExtension: { ".js": ".mjs" }, bundle: true, platform: "node", format: "esm", logLevel: "error" });
+    await build({
+      entryPoints,
+      outdir: out,
+      outExtension: { ".js": ".mjs" },
+      bundle: true,
+      platform: "node",
+      format: "esm",
+      logLevel: "error",
+    });
     run(readdirSync(out).map((file) => join(out, file)));
   } finally {
     rmSync(out, { recursive: true, force: true });

@@ -1,11 +1,14 @@
-//! Programs the tests need that a fresh machine may not have.
+//! Programs that are needed and that a fresh machine may not have.
 
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 /// A program, and the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
+pub type Program = (&'static str, &'static str);
+
+pub const FOR_CONSOLE: &[Program] = &[("node", "nodejs"), ("npm", "npm")];
+pub const FOR_TESTS: &[Program] = &[
     ("strace", "strace"),
     ("sqlite3", "sqlite3"),
     ("perl", "perl"),
@@ -14,17 +17,18 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("tmux", "tmux"),
     ("git", "git"),
+    ("chromium", "chromium"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
-pub fn system_packages() -> Result<()> {
+pub fn system_packages(programs: &[Program]) -> Result<()> {
     let missing: Vec<&str> =
-        PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+        programs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !is_there("apt-get") {
-        bail!("the tests need {}: install them with your package manager and try again", missing.join(", "));
+        bail!("this needs {}: install them with your package manager and try again", missing.join(", "));
     }
     eprintln!("$ apt-get install {}", missing.join(" "));
     run(&["apt-get", "update", "-q"])?;

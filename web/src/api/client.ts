@@ -50,7 +50,9 @@ const CSRF = { "x-sapwood-csrf": "1" };
 
 export function fill(path: string, params: Params = {}, query: Query = {}): string {
   const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(params[name] ?? ""));
-  const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const pairs = Object.entries(query).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "",
+  );
   const search = new URLSearchParams(pairs.map(([name, value]) => [name, String(value)]));
   return pairs.length > 0 ? `${filled}?${search}` : filled;
 }
@@ -66,7 +68,11 @@ async function problemOf(response: Response): Promise<ApiError> {
 export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(path, { credentials: "same-origin", ...init, headers: { ...CSRF, ...init.headers } });
+    response = await fetch(path, {
+      credentials: "same-origin",
+      ...init,
+      headers: { ...CSRF, ...init.headers },
+    });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(0, "network.unreachable", "the server does not answer");
@@ -142,5 +148,10 @@ export function hintFor(error: unknown): string {
     "store.busy": "The store is busy. Try again in a moment.",
     "request.timeout": "The server is slow right now. Try again.",
   };
-  return hints[code] ?? (code.startsWith("input.") ? "Change what you entered and try again." : "Try again; the server's log says more.");
+  return (
+    hints[code] ??
+    (code.startsWith("input.")
+      ? "Change what you entered and try again."
+      : "Try again; the server's log says more.")
+  );
 }

@@ -6,7 +6,10 @@ export const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2_000,
-      retry: (times, error) => times < 2 && error instanceof ApiError && (error.status === 0 || error.status >= 500 || error.status === 429),
+      retry: (times, error) =>
+        times < 2 &&
+        error instanceof ApiError &&
+        (error.status === 0 || error.status >= 500 || error.status === 429),
       refetchOnWindowFocus: true,
     },
   },
@@ -36,7 +39,12 @@ export interface Filters {
   since?: string;
 }
 
-const SINCE_MS: Record<string, number> = { hour: 3_600_000, day: 86_400_000, week: 604_800_000, month: 2_592_000_000 };
+const SINCE_MS: Record<string, number> = {
+  hour: 3_600_000,
+  day: 86_400_000,
+  week: 604_800_000,
+  month: 2_592_000_000,
+};
 
 function asQuery({ since, ...rest }: Filters): Record<string, string | number | undefined> {
   const span = since ? SINCE_MS[since] : undefined;
@@ -49,7 +57,8 @@ export const SESSIONS_PAGE = 100;
 export function useSessions(filters: Filters, enabled: boolean) {
   return useInfiniteQuery({
     queryKey: ["sessions", "pages", filters],
-    queryFn: ({ pageParam }) => get("/v1/sessions", {}, { ...asQuery(filters), limit: SESSIONS_PAGE, cursor: pageParam }),
+    queryFn: ({ pageParam }) =>
+      get("/v1/sessions", {}, { ...asQuery(filters), limit: SESSIONS_PAGE, cursor: pageParam }),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
     enabled,
@@ -109,7 +118,16 @@ export function usePressure(session: Pick<Session, "id" | "head">, enabled = tru
   });
 }
 
-type View = "tree" | "ledger" | "usage" | "timeline" | "archives" | "ancestry" | "members" | "artifacts" | "inputs";
+type View =
+  | "tree"
+  | "ledger"
+  | "usage"
+  | "timeline"
+  | "archives"
+  | "ancestry"
+  | "members"
+  | "artifacts"
+  | "inputs";
 
 export function useView<V extends View>(session: string, view: V) {
   return useQuery({

@@ -120,7 +120,11 @@ async function readOnce(what: Follow, stop: AbortSignal, onAlive: () => void): P
 
 function problemIn(data: unknown): ApiError {
   const problem = data as { status?: number; code?: string; detail?: string };
-  return new ApiError(problem.status ?? 500, problem.code ?? "server.unknown", problem.detail ?? "the stream ended");
+  return new ApiError(
+    problem.status ?? 500,
+    problem.code ?? "server.unknown",
+    problem.detail ?? "the stream ended",
+  );
 }
 
 function sleep(ms: number, stop: AbortSignal): Promise<void> {

@@ -25,7 +25,14 @@ export interface Usage {
 
 export type Body =
   | { type: "user_message"; parts: Part[]; origin?: { channel: string } }
-  | { type: "assistant_message"; parts: Part[]; model?: string; usage?: Usage; cost_nano_usd?: number; stop?: string }
+  | {
+      type: "assistant_message";
+      parts: Part[];
+      model?: string;
+      usage?: Usage;
+      cost_nano_usd?: number;
+      stop?: string;
+    }
   | {
       type: "tool_result";
       call_id: string;
@@ -59,7 +66,14 @@ export type Body =
   | { type: "session_named"; title: string }
   | { type: "custom_info"; custom_type: string; data: unknown }
   | { type: "turn_started"; trace_id?: string }
-  | { type: "turn_ended"; outcome: string; code?: string; message?: string; cost_nano_usd?: number; usage?: Usage }
+  | {
+      type: "turn_ended";
+      outcome: string;
+      code?: string;
+      message?: string;
+      cost_nano_usd?: number;
+      usage?: Usage;
+    }
   | {
       type: "round";
       number: number;
@@ -67,7 +81,13 @@ export type Body =
       result?: { status: string; tokens: number; cost_nano_usd?: number };
       confidence?: number;
     }
-  | { type: "approval_asked"; approval: string; question: string; call_id?: string; details?: { kind?: string } }
+  | {
+      type: "approval_asked";
+      approval: string;
+      question: string;
+      call_id?: string;
+      details?: { kind?: string };
+    }
   | { type: "approval_answered"; approval: string; answer: string; reason?: string }
   | { type: "artifact_put"; name: string; usage: string; content: BlobRef }
   | { type: "member_changed"; member: string; role?: string }

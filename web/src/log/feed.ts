@@ -112,7 +112,8 @@ class Fold {
         this.items.push({ ...base, kind: "note", label: body.reason ?? "note", text: body.text });
         return true;
       case "custom_message":
-        if (body.display) this.items.push({ ...base, kind: "note", label: body.custom_type, text: textOf(body.parts) });
+        if (body.display)
+          this.items.push({ ...base, kind: "note", label: body.custom_type, text: textOf(body.parts) });
         return true;
       case "compaction":
         this.items.push({ ...base, kind: "compaction", body });
@@ -220,7 +221,14 @@ class Fold {
       }
       case "input_queued": {
         const text = textOf(body.parts);
-        const item = { ...base, kind: "queued" as const, id: entry.id, text, steers: body.queue === "steer", isTaken: false };
+        const item = {
+          ...base,
+          kind: "queued" as const,
+          id: entry.id,
+          text,
+          steers: body.queue === "steer",
+          isTaken: false,
+        };
         this.queued.set(entry.id, item);
         this.items.push(item);
         return true;
@@ -264,7 +272,11 @@ class Fold {
       case "session_named":
         return this.event(base, "renamed", body.title);
       case "artifact_put":
-        return this.event(base, body.usage, body.content ? `${body.name} (${body.content.bytes} bytes)` : body.name);
+        return this.event(
+          base,
+          body.usage,
+          body.content ? `${body.name} (${body.content.bytes} bytes)` : body.name,
+        );
       case "member_changed":
         return this.event(base, body.role ? `shared as ${body.role}` : "no longer shared", body.member);
       case "state_changed":
@@ -281,7 +293,11 @@ class Fold {
   private info(body: Extract<Body, { type: "custom_info" }>, base: Base): true {
     if (body.custom_type !== "sapwood.pressure") return true;
     const data = body.data as { level?: string; used_tokens?: number; budget_tokens?: number } | null;
-    return this.event(base, "pressure", `${data?.level ?? "?"}: ${data?.used_tokens ?? "?"} of ${data?.budget_tokens ?? "?"} tokens`);
+    return this.event(
+      base,
+      "pressure",
+      `${data?.level ?? "?"}: ${data?.used_tokens ?? "?"} of ${data?.budget_tokens ?? "?"} tokens`,
+    );
   }
 
   finish(entries: Entry[]): Feed {

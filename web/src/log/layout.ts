@@ -43,7 +43,11 @@ function isLandmark(node: TreeNode, bySeq: Map<number, TreeNode>, leaf: number |
   );
 }
 
-function fold(nodes: TreeNode[], bySeq: Map<number, TreeNode>, kept: (node: TreeNode) => boolean): Map<number, Placed> {
+function fold(
+  nodes: TreeNode[],
+  bySeq: Map<number, TreeNode>,
+  kept: (node: TreeNode) => boolean,
+): Map<number, Placed> {
   const placed = new Map<number, Placed>();
   // Nodes come by seq, and a parent's is smaller, so a parent is placed before its children.
   for (const node of nodes) {
@@ -76,7 +80,9 @@ function place(bySeq: Map<number, Placed>): Layout {
   const stack: { node: Placed; lane: number }[] = [];
   const push = (children: Placed[], lane: number, inner: number) => {
     // The one that goes on is the active path's, else the newest; it comes last.
-    const ordered = [...children].sort((a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq);
+    const ordered = [...children].sort(
+      (a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq,
+    );
     for (let index = ordered.length - 1; index >= 0; index--) {
       const node = ordered[index];
       if (node) stack.push({ node, lane: index === ordered.length - 1 ? lane : inner });
@@ -96,7 +102,8 @@ function place(bySeq: Map<number, Placed>): Layout {
 /** The last entry two entries share. */
 export function commonAncestor(a: number, b: number, bySeq: Map<number, TreeNode>): number | null {
   const above = new Set<number>();
-  for (let at: number | null | undefined = a; at !== null && at !== undefined; at = bySeq.get(at)?.parent) above.add(at);
+  for (let at: number | null | undefined = a; at !== null && at !== undefined; at = bySeq.get(at)?.parent)
+    above.add(at);
   for (let at: number | null | undefined = b; at !== null && at !== undefined; at = bySeq.get(at)?.parent) {
     if (above.has(at)) return at;
   }

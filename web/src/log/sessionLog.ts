@@ -7,6 +7,8 @@ import { applyFragment, type Live, NOTHING, settle } from "./live";
 
 const PAGE = 500;
 const PAGES_MAX = 2_000;
+/** An entry older than this says that its turn has lost its process, or is about to tell otherwise. */
+const OLD_MS = 60_000;
 
 export interface Snapshot {
   status: "loading" | "ready" | "failed";
@@ -88,7 +90,10 @@ export class SessionLog {
     const session: Session = await get("/v1/sessions/{session}", { session: this.session });
     const before = Math.max(0, session.head.seq - PAGE);
     const entries = await this.readAfter(before);
-    this.set({ status: "ready", error: null, entries, feed: foldFeed(entries), before, heardAt: Date.now() });
+    const feed = foldFeed(entries);
+    // A turn nobody has heard of for long is shown as silent at once.
+    const heardAt = Date.now() - feed.lastAt > OLD_MS ? feed.lastAt : Date.now();
+    this.set({ status: "ready", error: null, entries, feed, before, heardAt });
   }
 
   private async readAfter(after: number, upto = Number.POSITIVE_INFINITY): Promise<Entry[]> {
@@ -138,7 +143,9 @@ export class SessionLog {
         if (document.hidden) this.take();
         else this.frame ||= requestAnimationFrame(() => this.take());
       },
-      onConnection: (connection) => this.set({ connection }),
+      // What streamed before a cut would have a hole in it: the entry will have all of it.
+      onConnection: (connection) =>
+        this.set(connection.state === "waiting" ? { connection, live: NOTHING } : { connection }),
     });
   }
 

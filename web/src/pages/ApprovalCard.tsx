@@ -28,11 +28,17 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
   };
   useKeys(isOpen && !isQuestion ? { y: () => void give("approved"), N: () => void give("denied") } : {});
   return (
-    <div className={`approval ${isOpen ? "open" : ""}`} role={isOpen ? "group" : undefined} aria-label="The turn waits for you">
+    <div
+      className={`approval ${isOpen ? "open" : ""}`}
+      role="group"
+      aria-label={isOpen ? "The turn waits for you" : "An approval"}
+    >
       <p className="who">
         <Icon name="shield" />
         <strong>{isQuestion ? "The agent asks" : "Waiting for approval"}</strong>
-        {item.answer && <Badge tone={item.answer.answer === "approved" ? "good" : "warn"}>{item.answer.answer}</Badge>}
+        {item.answer && (
+          <Badge tone={item.answer.answer === "approved" ? "good" : "warn"}>{item.answer.answer}</Badge>
+        )}
         {!item.answer && item.isOver && <Badge>not answered</Badge>}
       </p>
       <Markdown text={item.question} />
@@ -55,7 +61,12 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
             value={reason}
             onChange={(event) => setReason(event.target.value)}
           />
-          <Button type="submit" tone="main" icon="check" disabled={isBusy || (isQuestion && reason.trim() === "")}>
+          <Button
+            type="submit"
+            tone="main"
+            icon="check"
+            disabled={isBusy || (isQuestion && reason.trim() === "")}
+          >
             {isQuestion ? "Answer" : "Approve"}
           </Button>
           <Button icon="close" disabled={isBusy} onClick={() => void give("denied")}>

@@ -10,6 +10,9 @@ import { tell, tellError } from "../ui/toast";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
+/** Messages of a side that are laid out: the last ones, where the two differ least; what is gone counts above. */
+const SHOWN = 500;
+
 export default function ArchivesView({ session }: ViewProps) {
   const archives = useView(session.id, "archives");
   const { query } = useRoute();
@@ -20,8 +23,8 @@ export default function ArchivesView({ session }: ViewProps) {
     return (
       <Empty title="Nothing was compacted">
         <p>
-          When the context gets full, a summary stands in for its older part. You see here what each compaction took out and what
-          it kept; the session's menu makes one now.
+          When the context gets full, a summary stands in for its older part. You see here what each
+          compaction took out and what it kept; the session's menu makes one now.
         </p>
       </Empty>
     );
@@ -56,7 +59,11 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
   const parent = useQuery({
     queryKey: ["session", session, "entry", archive.seq],
     queryFn: async () => {
-      const page = await get("/v1/sessions/{session}/entries", { session }, { after: archive.seq - 1, limit: 1 });
+      const page = await get(
+        "/v1/sessions/{session}/entries",
+        { session },
+        { after: archive.seq - 1, limit: 1 },
+      );
       return page.items[0]?.parent ?? null;
     },
     staleTime: Number.POSITIVE_INFINITY,
@@ -64,7 +71,11 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
   const before = useContextAt(session, parent.data ? String(parent.data) : null, !!parent.data);
   const after = useContextAt(session, String(archive.seq));
   if (!before.data || !after.data) {
-    return before.error || after.error ? <ErrorNote error={before.error ?? after.error} /> : <Loading what="Building both contexts" />;
+    return before.error || after.error ? (
+      <ErrorNote error={before.error ?? after.error} />
+    ) : (
+      <Loading what="Building both contexts" />
+    );
   }
   const left = new Set(after.data.messages.map((message) => message.entry));
   const gone = before.data.messages.filter((message) => !left.has(message.entry)).length;
@@ -82,8 +93,8 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
     <div className="split-main scroll">
       <div className="facts">
         <span>
-          {plural(gone, "message")} left the context: <strong>{count(before.data.tokens)}</strong> tokens became{" "}
-          <strong>{count(after.data.tokens)}</strong>
+          {plural(gone, "message")} left the context: <strong>{count(before.data.tokens)}</strong> tokens
+          became <strong>{count(after.data.tokens)}</strong>
         </span>
         {archive.on_path && me.data?.may_write && (
           <Button icon="redo" onClick={() => void undo()}>
@@ -104,16 +115,26 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
           <h2>
             Before <span className="quiet">{plural(before.data.messages.length, "message")}</span>
           </h2>
-          {before.data.messages.map((message, index) => (
-            <MessageCard key={index} message={message} session={session} tone={left.has(message.entry) ? "" : "gone"} />
+          {before.data.messages.slice(-SHOWN).map((message, index) => (
+            <MessageCard
+              key={index}
+              message={message}
+              session={session}
+              tone={left.has(message.entry) ? "" : "gone"}
+            />
           ))}
         </section>
         <section>
           <h2>
             After <span className="quiet">{plural(after.data.messages.length, "message")}</span>
           </h2>
-          {after.data.messages.map((message, index) => (
-            <MessageCard key={index} message={message} session={session} tone={known.has(message.entry) ? "" : "new"} />
+          {after.data.messages.slice(-SHOWN).map((message, index) => (
+            <MessageCard
+              key={index}
+              message={message}
+              session={session}
+              tone={known.has(message.entry) ? "" : "new"}
+            />
           ))}
         </section>
       </div>

@@ -11,7 +11,8 @@ export default function AuditPage() {
       <header className="page-head">
         <h1>Audit</h1>
         <p className="quiet">
-          Append-only, each line's hash covers the one before. <code>sapwood audit --verify</code> checks the chain.
+          Append-only, each line's hash covers the one before. <code>sapwood audit --verify</code> checks the
+          chain.
         </p>
       </header>
       <Lines session={null} />

@@ -30,7 +30,12 @@ export function Composer({ session, openTurn, onSent }: Props) {
     setBusy(true);
     try {
       if (steers && openTurn) {
-        await send("post", "/v1/sessions/{session}/turns/{turn}/steer", { session, turn: openTurn }, { input });
+        await send(
+          "post",
+          "/v1/sessions/{session}/turns/{turn}/steer",
+          { session, turn: openTurn },
+          { input },
+        );
       } else {
         await send("post", "/v1/sessions/{session}/turns", { session }, { input, if_running: "queue" });
       }

@@ -46,14 +46,25 @@ export default function ContextView({ session }: ViewProps) {
       )}
       {messages.length === 0 && (
         <Empty title="The context is empty">
-          <p>A model would receive nothing but the system prompt. What was said before may be on another branch.</p>
+          <p>
+            A model would receive nothing but the system prompt. What was said before may be on another
+            branch.
+          </p>
         </Empty>
       )}
       {shown.length < messages.length && (
-        <Button tone="ghost" onClick={() => setWhole(true)}>{`Show the ${messages.length - shown.length} before`}</Button>
+        <Button
+          tone="ghost"
+          onClick={() => setWhole(true)}
+        >{`Show the ${messages.length - shown.length} before`}</Button>
       )}
       {shown.map((message, index) => (
-        <MessageCard key={`${message.entry}-${index}`} message={message} session={session.id} share={(message.tokens ?? 0) / most} />
+        <MessageCard
+          key={`${message.entry}-${index}`}
+          message={message}
+          session={session.id}
+          share={(message.tokens ?? 0) / most}
+        />
       ))}
     </div>
   );
@@ -67,7 +78,12 @@ function At({ session, at }: { session: string; at: string | null }) {
   };
   return (
     <form className="inline-form" onSubmit={submit} key={at ?? ""}>
-      <input name="at" aria-label="As of entry" placeholder="as of: the leaf, an entry, a label" defaultValue={at ?? ""} />
+      <input
+        name="at"
+        aria-label="As of entry"
+        placeholder="as of: the leaf, an entry, a label"
+        defaultValue={at ?? ""}
+      />
       <Button type="submit">Show</Button>
       {at && (
         <Button tone="ghost" onClick={() => go(["s", session, "context"])}>

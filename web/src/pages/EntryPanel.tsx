@@ -53,7 +53,13 @@ export function EntryPanel({ session, node, isLeaf, forks, mark, compareHref, on
         <a className="button" href={to(["s", session, "context"], { at: String(node.seq) })}>
           Context here
         </a>
-        {mark === node ? <Badge tone="warn">marked: select another</Badge> : <Button icon="compare" onClick={onMark}>Compare from here</Button>}
+        {mark === node ? (
+          <Badge tone="warn">marked: select another</Badge>
+        ) : (
+          <Button icon="compare" onClick={onMark}>
+            Compare from here
+          </Button>
+        )}
         {compareHref && mark && (
           <a className="button main" href={compareHref}>
             Compare with {mark.seq}
@@ -109,7 +115,12 @@ function Label({ session, node }: { session: string; node: TreeNode }) {
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     try {
-      await send("post", "/v1/sessions/{session}/label", { session }, { entry: node.seq, text: text.trim() || null });
+      await send(
+        "post",
+        "/v1/sessions/{session}/label",
+        { session },
+        { entry: node.seq, text: text.trim() || null },
+      );
       outdate(session, "tree");
     } catch (error) {
       tellError(error);
@@ -117,7 +128,12 @@ function Label({ session, node }: { session: string; node: TreeNode }) {
   };
   return (
     <form className="inline-form" onSubmit={(event) => void submit(event)}>
-      <input aria-label="Label" placeholder="a label for this entry" value={text} onChange={(event) => setText(event.target.value)} />
+      <input
+        aria-label="Label"
+        placeholder="a label for this entry"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
       <Button type="submit" icon="tag" disabled={text.trim() === (node.label ?? "")}>
         {text.trim() === "" && node.label ? "Unlabel" : "Label"}
       </Button>
@@ -133,7 +149,10 @@ function ContextHere({ session, node }: { session: string; node: TreeNode }) {
   return (
     <section>
       <h3>
-        What a model would receive here <span className="quiet">{plural(messages.length, "message")}, {count(tokens)} tokens</span>
+        What a model would receive here{" "}
+        <span className="quiet">
+          {plural(messages.length, "message")}, {count(tokens)} tokens
+        </span>
       </h3>
       {messages.length > LAST_SHOWN && <p className="quiet">… {messages.length - LAST_SHOWN} before</p>}
       {messages.slice(-LAST_SHOWN).map((message, index) => (

@@ -20,7 +20,11 @@ interface Props {
 
 export const FeedItem = memo(function FeedItem({ item, session, isMarked }: Props) {
   return (
-    <article className={`item is-${item.kind} ${isMarked ? "marked" : ""}`} data-seq={item.seq} data-kind={item.kind}>
+    <article
+      className={`item is-${item.kind} ${isMarked ? "marked" : ""}`}
+      data-seq={item.seq}
+      data-kind={item.kind}
+    >
       <Content item={item} session={session} />
     </article>
   );
@@ -81,7 +85,11 @@ function Content({ item, session }: { item: Item; session: string }) {
 /** The number of the entry, as a way to it in the tree. */
 function Seq({ item, session }: { item: Item; session: string }) {
   return (
-    <a className="seq" href={to(["s", session, "tree"], { at: String(item.seq) })} title={`entry ${item.seq}, ${whole(item.at)}`}>
+    <a
+      className="seq"
+      href={to(["s", session, "tree"], { at: String(item.seq) })}
+      title={`entry ${item.seq}, ${whole(item.at)}`}
+    >
       {clock(item.at)} · {item.seq}
     </a>
   );
@@ -108,7 +116,10 @@ function Answer({ item, session }: { item: AnswerItem; session: string }) {
         </strong>
         {item.stop !== "stop" && item.stop !== "tool_use" && <Badge tone="warn">{item.stop}</Badge>}
         {usage && (
-          <span className="quiet" title={`${usage.input} in, ${usage.output} out, ${usage.cache_read ?? 0} from the cache`}>
+          <span
+            className="quiet"
+            title={`${usage.input} in, ${usage.output} out, ${usage.cache_read ?? 0} from the cache`}
+          >
             {count(usage.input + (usage.cache_read ?? 0))} → {count(usage.output)}
             {cost !== null && ` · ${money(cost)}`}
           </span>
@@ -142,7 +153,12 @@ export function Media({ media, session }: { media: BlobRef; session: string }) {
         </a>
       )}
       <figcaption>
-        <a href={href} target="_blank" rel="noopener noreferrer" download={isPicture ? undefined : cleanLine(name, 80)}>
+        <a
+          href={href}
+          target="_blank"
+          rel="noopener noreferrer"
+          download={isPicture ? undefined : cleanLine(name, 80)}
+        >
           <Name>{name}</Name>
         </a>{" "}
         <span className="quiet">{bytes(media.bytes)}</span>
@@ -181,7 +197,8 @@ function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction
         </span>
         <a href={to(["s", session, "archives"], { at: String(item.seq) })}>before and after</a>
       </summary>
-      {isOpen && (body.summary ? <Markdown text={body.summary} /> : <p className="quiet">There is no summary.</p>)}
+      {isOpen &&
+        (body.summary ? <Markdown text={body.summary} /> : <p className="quiet">There is no summary.</p>)}
     </details>
   );
 }

@@ -24,7 +24,10 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
   const [follows, setFollows] = useState(at === null);
   const [showsEvents, setShowsEvents] = useState(true);
   const { feed, live } = snapshot;
-  const groups = useMemo(() => grouped(feed.items.filter((item) => showsEvents || item.kind !== "event")), [feed, showsEvents]);
+  const groups = useMemo(
+    () => grouped(feed.items.filter((item) => showsEvents || item.kind !== "event")),
+    [feed, showsEvents],
+  );
   useJump(at, box, (seq) => log.loadBackTo(seq));
   useLayoutEffect(() => {
     if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
@@ -49,19 +52,29 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
   const mayWrite = me.data?.may_write !== false && session.state !== "archived";
   return (
     <div className="feed-page">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard. */}
-      <div className="feed" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Feed" aria-live="off">
+      <div
+        className="feed"
+        ref={box}
+        onScroll={onScroll}
+        tabIndex={0}
+        role="log"
+        aria-label="Feed"
+        aria-live="off"
+      >
         {snapshot.before > 0 && (
           <Button tone="ghost" onClick={() => void earlier()}>
             {`Show earlier (${plural(snapshot.before, "entry", "entries")} before)`}
           </Button>
         )}
-        {feed.items.length === 0 && <Beginning />}
+        {!feed.items.some((item) => item.kind === "user" || item.kind === "answer") &&
+          snapshot.before === 0 && <Beginning />}
         {groups.map((group) =>
           group.aside ? (
             <Aside key={`aside-${group.items[0]?.key}`} items={group.items} session={session.id} at={at} />
           ) : (
-            group.items.map((item) => <FeedItem key={item.key} item={item} session={session.id} isMarked={at === String(item.seq)} />)
+            group.items.map((item) => (
+              <FeedItem key={item.key} item={item} session={session.id} isMarked={at === String(item.seq)} />
+            ))
           ),
         )}
         <LiveItems live={live} isOpen={feed.openTurn !== null} />
@@ -72,12 +85,19 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
         </Button>
       )}
       <div className="feed-foot">
-        <TurnBar session={session} snapshot={snapshot} showsEvents={showsEvents} onShowEvents={setShowsEvents} />
+        <TurnBar
+          session={session}
+          snapshot={snapshot}
+          showsEvents={showsEvents}
+          onShowEvents={setShowsEvents}
+        />
         {mayWrite ? (
           <Composer session={session.id} openTurn={feed.openTurn} onSent={() => setFollows(true)} />
         ) : (
           <p className="quiet read-only">
-            {session.state === "archived" ? "This session is archived: reopen it from its menu to write." : "Your key may only read."}
+            {session.state === "archived"
+              ? "This session is archived: reopen it from its menu to write."
+              : "Your key may only read."}
           </p>
         )}
       </div>
@@ -114,13 +134,19 @@ function Aside({ items, session, at }: { items: Item[]; session: string; at: str
 }
 
 /** Brings an entry into view, once. */
-function useJump(at: string | null, box: React.RefObject<HTMLDivElement | null>, load: (seq: number) => Promise<void>): void {
+function useJump(
+  at: string | null,
+  box: React.RefObject<HTMLDivElement | null>,
+  load: (seq: number) => Promise<void>,
+): void {
   const done = useRef<string | null>(null);
   useEffect(() => {
     if (at === null || done.current === at) return;
     done.current = at;
     void load(Number(at)).then(() => {
-      requestAnimationFrame(() => box.current?.querySelector(`[data-seq="${CSS.escape(at)}"]`)?.scrollIntoView({ block: "center" }));
+      requestAnimationFrame(() =>
+        box.current?.querySelector(`[data-seq="${CSS.escape(at)}"]`)?.scrollIntoView({ block: "center" }),
+      );
     }, tellError);
   });
 }

@@ -28,7 +28,17 @@ export default function FilesView({ session }: ViewProps) {
   );
 }
 
-function Files({ session, noun, title, empty }: { session: string; noun: Noun; title: string; empty: string }) {
+function Files({
+  session,
+  noun,
+  title,
+  empty,
+}: {
+  session: string;
+  noun: Noun;
+  title: string;
+  empty: string;
+}) {
   const files = useView(session, noun);
   const me = useMe();
   const picker = useRef<HTMLInputElement>(null);
@@ -51,7 +61,6 @@ function Files({ session, noun, title, empty }: { session: string; noun: Noun; t
     if (mayWrite) void put([...event.dataTransfer.files]);
   };
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: dropping has a button beside it.
     <section
       className={`file-box ${isOver ? "over" : ""}`}
       onDragOver={(event) => {
@@ -68,14 +77,25 @@ function Files({ session, noun, title, empty }: { session: string; noun: Noun; t
             Upload
           </Button>
         )}
-        <input ref={picker} type="file" multiple hidden aria-label={`Files for ${title}`} onChange={(event) => event.target.files && void put([...event.target.files])} />
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          aria-label={`Files for ${title}`}
+          onChange={(event) => event.target.files && void put([...event.target.files])}
+        />
       </header>
       {files.isPending && <Loading />}
       {files.error && <ErrorNote error={files.error} />}
       {files.data?.items.length === 0 && <p className="quiet">{empty}</p>}
       <ul className="file-list">
         {files.data?.items.map((file) => (
-          <File key={file.name} file={file} href={fill(`/v1/sessions/{session}/${noun}/{name}`, { session, name: file.name })} />
+          <File
+            key={file.name}
+            file={file}
+            href={fill(`/v1/sessions/{session}/${noun}/{name}`, { session, name: file.name })}
+          />
         ))}
       </ul>
     </section>
@@ -95,7 +115,12 @@ function File({ file, href }: { file: Artifact; href: string }) {
           {bytes(file.content.bytes)} · {file.content.mime} · version {file.version} · <Time at={file.at} />
         </p>
       </div>
-      <a className="button ghost compact" href={href} download={file.name} aria-label={`Download ${file.name}`}>
+      <a
+        className="button ghost compact"
+        href={href}
+        download={file.name}
+        aria-label={`Download ${file.name}`}
+      >
         ⤓
       </a>
     </li>

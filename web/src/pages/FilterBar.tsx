@@ -36,7 +36,12 @@ export function FilterBar({ filters, onChange }: Props) {
         <option value="week">last week</option>
         <option value="month">last month</option>
       </select>
-      <TextFilter label="Owner" placeholder="any owner" value={filters.owner} onSet={(owner) => onChange({ ...filters, owner })} />
+      <TextFilter
+        label="Owner"
+        placeholder="any owner"
+        value={filters.owner}
+        onSet={(owner) => onChange({ ...filters, owner })}
+      />
       <TextFilter
         label="Directory"
         placeholder="any directory"

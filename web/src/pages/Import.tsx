@@ -53,7 +53,6 @@ export function Dropped({ children }: { children: ReactNode }) {
     },
   };
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: dropping has a button beside it.
     <div className="drop" {...on}>
       {children}
       <input

@@ -19,7 +19,10 @@ export default function LedgerView({ session }: ViewProps) {
   if (ledger.data.items.length === 0 && timeline.data.items.length === 0) {
     return (
       <Empty title="No model was asked yet">
-        <p>Each round of a turn becomes a line here: the action, its result, tokens and cost, how sure the model was, and its trace.</p>
+        <p>
+          Each round of a turn becomes a line here: the action, its result, tokens and cost, how sure the
+          model was, and its trace.
+        </p>
       </Empty>
     );
   }
@@ -27,7 +30,11 @@ export default function LedgerView({ session }: ViewProps) {
     <div className="scroll ledger">
       <section>
         <h2>Pressure</h2>
-        <PressureChart points={timeline.data.items} budget={pressure.data?.budget_tokens ?? null} session={session.id} />
+        <PressureChart
+          points={timeline.data.items}
+          budget={pressure.data?.budget_tokens ?? null}
+          session={session.id}
+        />
       </section>
       <section>
         <h2>Cost by model</h2>
@@ -52,7 +59,9 @@ function Models({ total, models }: { total: Total; models: Record<string, Total>
       <td>{figure(row, "cache_read")}</td>
       <td>
         {money(row.cost_nano_usd)}
-        {row.unpriced_calls > 0 && <span title="calls whose price is not known"> + {row.unpriced_calls} unpriced</span>}
+        {row.unpriced_calls > 0 && (
+          <span title="calls whose price is not known"> + {row.unpriced_calls} unpriced</span>
+        )}
       </td>
     </>
   );
@@ -126,7 +135,11 @@ function Rounds({ lines }: { lines: LedgerLine[] }) {
           ))}
         </tbody>
       </table>
-      {lines.length > ROUNDS_SHOWN && <p className="quiet">The newest {ROUNDS_SHOWN} of {lines.length} rounds.</p>}
+      {lines.length > ROUNDS_SHOWN && (
+        <p className="quiet">
+          The newest {ROUNDS_SHOWN} of {lines.length} rounds.
+        </p>
+      )}
     </div>
   );
 }
@@ -143,17 +156,27 @@ function Round({ line }: { line: LedgerLine }) {
       <td className="wide">
         {action.kind} <bdi className="quiet">{cleanLine(action.what ?? "", 80)}</bdi>
       </td>
-      <td>{result ? <Badge tone={result.status === "ok" ? "good" : "bad"}>{result.status}</Badge> : <Badge tone="warn">open</Badge>}</td>
+      <td>
+        {result ? (
+          <Badge tone={result.status === "ok" ? "good" : "bad"}>{result.status}</Badge>
+        ) : (
+          <Badge tone="warn">open</Badge>
+        )}
+      </td>
       <td>{result?.tokens ? count(result.tokens) : "–"}</td>
       <td>{result?.cost_nano_usd !== undefined ? money(result.cost_nano_usd) : "–"}</td>
-      <td>{line.confidence === null || line.confidence === undefined ? "unknown" : line.confidence.toFixed(2)}</td>
+      <td>
+        {line.confidence === null || line.confidence === undefined ? "unknown" : line.confidence.toFixed(2)}
+      </td>
       <td>
         {line.trace_id ? (
           <button
             type="button"
             className="linklike"
             title={`Copy ${line.trace_id}`}
-            onClick={() => void navigator.clipboard.writeText(line.trace_id ?? "").then(() => tell("Trace id copied"))}
+            onClick={() =>
+              void navigator.clipboard.writeText(line.trace_id ?? "").then(() => tell("Trace id copied"))
+            }
           >
             <code>{line.trace_id.slice(0, 8)}</code>
           </button>

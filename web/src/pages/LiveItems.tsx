@@ -1,6 +1,6 @@
 // What streams right now. When it is durable, the entry takes its place.
 import type { Live } from "../log/live";
-import { cleanLine, clean } from "../text/clean";
+import { clean, cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Icon } from "../ui/icons";
 
@@ -21,7 +21,8 @@ export function LiveItems({ live, isOpen }: { live: Live; isOpen: boolean }) {
       )}
       {live.tools.map((tool) => (
         <p key={tool.callId} className="event-line">
-          <span className="spinner" aria-hidden="true" /> {cleanLine(tool.name, 60)} {tool.isRunning ? "runs" : "is being called"}
+          <span className="spinner" aria-hidden="true" /> {cleanLine(tool.name, 60)}{" "}
+          {tool.isRunning ? "runs" : "is being called"}
         </p>
       ))}
       {live.notice !== "" && (

@@ -28,8 +28,8 @@ export default function MembersView({ session }: ViewProps) {
   return (
     <div className="scroll narrow">
       <p className="quiet">
-        A reader reads and follows; a collaborator also writes, branches and answers; only the owner shares, archives and erases.
-        Others do not see that the session exists.
+        A reader reads and follows; a collaborator also writes, branches and answers; only the owner shares,
+        archives and erases. Others do not see that the session exists.
       </p>
       <ul className="member-list">
         {members.data.items.map((member) => (
@@ -53,7 +53,13 @@ export default function MembersView({ session }: ViewProps) {
             void share(name.trim(), role);
           }}
         >
-          <input aria-label="User" placeholder="a user's name" required value={name} onChange={(event) => setName(event.target.value)} />
+          <input
+            aria-label="User"
+            placeholder="a user's name"
+            required
+            value={name}
+            onChange={(event) => setName(event.target.value)}
+          />
           <select aria-label="Role" value={role} onChange={(event) => setRole(event.target.value as Role)}>
             <option value="reader">reader</option>
             <option value="collaborator">collaborator</option>

@@ -24,7 +24,11 @@ export function MessageCard({ message, session, share, tone = "", isOpen: opened
   const calls = parts.filter((part) => part.type === "tool_call");
   const first = message.text || calls.map((call) => `→ ${call.name}`).join(", ");
   return (
-    <details className={`message ${message.role} ${tone}`} open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details
+      className={`message ${message.role} ${tone}`}
+      open={isOpen}
+      onToggle={(event) => setOpen(event.currentTarget.open)}
+    >
       <summary>
         <span className="message-role">{message.role}</span>
         {message.tool && <Badge tone={message.is_error ? "bad" : ""}>{cleanLine(message.tool, 40)}</Badge>}

@@ -32,8 +32,12 @@ export function NewSession({ onClose }: { onClose: () => void }) {
       <form className="form" onSubmit={(event) => void submit(event)}>
         <label>
           Title
-          {/* biome-ignore lint/a11y/noAutofocus: a dialog that was asked for. */}
-          <input autoFocus value={title} onChange={(event) => setTitle(event.target.value)} placeholder="optional" />
+          <input
+            autoFocus
+            value={title}
+            onChange={(event) => setTitle(event.target.value)}
+            placeholder="optional"
+          />
         </label>
         <label>
           Agent
@@ -54,7 +58,11 @@ export function NewSession({ onClose }: { onClose: () => void }) {
         {me.data?.operator && (
           <label>
             Directory
-            <input value={cwd} onChange={(event) => setCwd(event.target.value)} placeholder="a directory of the server, optional" />
+            <input
+              value={cwd}
+              onChange={(event) => setCwd(event.target.value)}
+              placeholder="a directory of the server, optional"
+            />
           </label>
         )}
         {error !== null && <ErrorNote error={error} />}

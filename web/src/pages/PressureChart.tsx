@@ -28,7 +28,8 @@ export function PressureChart({ points, budget, session }: Props) {
   if (known.length === 0) return <p className="quiet">Nobody counted tokens yet.</p>;
   const highest = Math.max(...known.map((point) => Math.max(point.tokens ?? 0, point.tokens_before ?? 0)));
   const top = Math.max(highest * 1.15, budget !== null && highest > budget * 0.35 ? budget * 1.05 : 0, 1);
-  const x = (index: number) => PAD.left + (index * (WIDTH - PAD.left - PAD.right)) / Math.max(1, known.length - 1);
+  const x = (index: number) =>
+    PAD.left + (index * (WIDTH - PAD.left - PAD.right)) / Math.max(1, known.length - 1);
   const y = (tokens: number) => HEIGHT - PAD.bottom - (tokens * (HEIGHT - PAD.top - PAD.bottom)) / top;
   const steps: Step[] = known.map((point, index) => ({ point, x: x(index), y: y(point.tokens ?? 0) }));
   const path = lineOf(steps, y);
@@ -36,7 +37,11 @@ export function PressureChart({ points, budget, session }: Props) {
   const compactions = steps.filter(({ point }) => point.what === "compaction");
   return (
     <figure className="chart">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={describe(known, budget, compactions.length)}>
+      <svg
+        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+        role="img"
+        aria-label={describe(known, budget, compactions.length)}
+      >
         {[0, top / 2, top].map((tokens) => (
           <g key={tokens}>
             <line className="grid" x1={PAD.left} x2={WIDTH - PAD.right} y1={y(tokens)} y2={y(tokens)} />
@@ -55,7 +60,10 @@ export function PressureChart({ points, budget, session }: Props) {
             y2={y((budget ?? 0) * part)}
           />
         ))}
-        <path className="area" d={`${path} L${steps.at(-1)?.x ?? 0},${y(0)} L${steps[0]?.x ?? 0},${y(0)} Z`} />
+        <path
+          className="area"
+          d={`${path} L${steps.at(-1)?.x ?? 0},${y(0)} L${steps[0]?.x ?? 0},${y(0)} Z`}
+        />
         <path className="curve" d={path} />
         {compactions.map((step) => (
           <g key={step.point.seq} className="cut">
@@ -68,7 +76,9 @@ export function PressureChart({ points, budget, session }: Props) {
         {steps.map((step) => (
           <a
             key={step.point.seq}
-            href={to(["s", session, step.point.what === "compaction" ? "archives" : "feed"], { at: String(step.point.seq) })}
+            href={to(["s", session, step.point.what === "compaction" ? "archives" : "feed"], {
+              at: String(step.point.seq),
+            })}
             aria-label={labelOf(step.point)}
             onMouseEnter={() => setAt(step)}
             onFocus={() => setAt(step)}
@@ -78,7 +88,11 @@ export function PressureChart({ points, budget, session }: Props) {
           </a>
         ))}
       </svg>
-      <figcaption className="quiet">{at ? labelOf(at.point) : "Point at a dot: what the context took with each answer. ✂ marks a compaction."}</figcaption>
+      <figcaption className="quiet">
+        {at
+          ? labelOf(at.point)
+          : "Point at a dot: what the context took with each answer. ✂ marks a compaction."}
+      </figcaption>
     </figure>
   );
 }
@@ -100,7 +114,10 @@ function thin(points: TimelinePoint[]): TimelinePoint[] {
 function lineOf(steps: Step[], y: (tokens: number) => number): string {
   return steps
     .map((step, index) => {
-      const before = step.point.what === "compaction" && step.point.tokens_before ? ` L${step.x},${y(step.point.tokens_before)}` : "";
+      const before =
+        step.point.what === "compaction" && step.point.tokens_before
+          ? ` L${step.x},${y(step.point.tokens_before)}`
+          : "";
       return index === 0 ? `M${step.x},${step.y}` : `${before} L${step.x},${step.y}`;
     })
     .join("");
@@ -111,7 +128,10 @@ function labelOf(point: TimelinePoint): string {
   if (point.what === "compaction") {
     return `entry ${point.seq}: compacted from ${(point.tokens_before ?? 0).toLocaleString()} to ${tokens} (${point.strategy?.replace("_", " ")}, ${point.trigger}), ${whole(point.at)}`;
   }
-  const cost = point.cost_nano_usd === null || point.cost_nano_usd === undefined ? "price unknown" : money(point.cost_nano_usd);
+  const cost =
+    point.cost_nano_usd === null || point.cost_nano_usd === undefined
+      ? "price unknown"
+      : money(point.cost_nano_usd);
   return `entry ${point.seq}: ${point.model ?? "a model"}, ${tokens}, ${cost}, ${whole(point.at)}`;
 }
 

@@ -161,15 +161,22 @@ function Settings({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     const model = text(form, "model");
     const thinking = text(form, "thinking");
-    await send("patch", "/v1/sessions/{session}", { session: session.id }, {
-      model: model && model !== session.model ? model : null,
-      thinking: thinking || null,
-    });
+    await send(
+      "patch",
+      "/v1/sessions/{session}",
+      { session: session.id },
+      {
+        model: model && model !== session.model ? model : null,
+        thinking: thinking || null,
+      },
+    );
     outdate(session.id);
   };
   return (
     <Doing title="Model and thinking" verb="Change" act={act} onClose={onClose}>
-      <p className="quiet">From the next message on. It is an entry of the log: branching before it undoes it.</p>
+      <p className="quiet">
+        From the next message on. It is an entry of the log: branching before it undoes it.
+      </p>
       <label>
         Model
         <input name="model" defaultValue={session.model ?? ""} placeholder="PROVIDER/NAME" />
@@ -196,7 +203,9 @@ function Fork({ session, onClose }: DialogProps) {
   };
   return (
     <Doing title="Fork" verb="Fork" act={act} onClose={onClose}>
-      <p className="quiet">A new session that shares everything up to here and goes its own way. It costs one row.</p>
+      <p className="quiet">
+        A new session that shares everything up to here and goes its own way. It costs one row.
+      </p>
       <label>
         Title
         <input name="title" placeholder="optional" />
@@ -207,11 +216,16 @@ function Fork({ session, onClose }: DialogProps) {
 
 function Compact({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
-    const done = await send("post", "/v1/sessions/{session}/compact", { session: session.id }, {
-      keep_last: Number(form.get("keep_last")),
-      compact_strategy: text(form, "strategy"),
-      ...(text(form, "instructions") ? { instructions: text(form, "instructions") } : {}),
-    });
+    const done = await send(
+      "post",
+      "/v1/sessions/{session}/compact",
+      { session: session.id },
+      {
+        keep_last: Number(form.get("keep_last")),
+        compact_strategy: text(form, "strategy"),
+        ...(text(form, "instructions") ? { instructions: text(form, "instructions") } : {}),
+      },
+    );
     tell(
       done.entry
         ? `${plural(done.archived, "message")} archived: ${done.tokens_before} tokens became ${done.tokens_after}`
@@ -221,7 +235,9 @@ function Compact({ session, onClose }: DialogProps) {
   };
   return (
     <Doing title="Compact" verb="Compact" act={act} onClose={onClose}>
-      <p className="quiet">A summary stands in for the older part of the context. The log keeps it, and it can be taken back.</p>
+      <p className="quiet">
+        A summary stands in for the older part of the context. The log keeps it, and it can be taken back.
+      </p>
       <label>
         Keep the last messages
         <input name="keep_last" type="number" min={1} defaultValue={6} />
@@ -324,7 +340,10 @@ function Erase({ session, onClose }: DialogProps) {
   };
   return (
     <Doing title="Erase" verb="Erase for good" tone="danger" act={act} onClose={onClose}>
-      <p>Really deletes the session: its entries, its files, its place in the search. Forks keep what they share.</p>
+      <p>
+        Really deletes the session: its entries, its files, its place in the search. Forks keep what they
+        share.
+      </p>
       <label>
         Write <code>erase</code> to go on
         <input name="sure" required autoComplete="off" />

@@ -63,7 +63,10 @@ export const SessionRow = memo(function SessionRow({ session, hit, hits, words }
         )}
       </span>
       <Pressed session={session} />
-      <span className="row-cost" title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls without a known price` : ""}`}>
+      <span
+        className="row-cost"
+        title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls without a known price` : ""}`}
+      >
         {tokens > 0 ? money(cost) : "–"}
         {unpriced > 0 && "+"}
         <span className="quiet">{tokens > 0 && ` ${count(tokens)}`}</span>
@@ -80,7 +83,9 @@ function Snippet({ text, words }: { text: string; words: string }) {
   const terms = words.match(/[\p{L}\p{N}_]+/gu) ?? [];
   const line = cleanLine(text, 400);
   if (terms.length === 0) return <bdi>{line}</bdi>;
-  const pieces = line.split(new RegExp(`(${terms.map((term) => `${term}[\\p{L}\\p{N}]*`).join("|")})`, "giu"));
+  const pieces = line.split(
+    new RegExp(`(${terms.map((term) => `${term}[\\p{L}\\p{N}]*`).join("|")})`, "giu"),
+  );
   return (
     <bdi>
       {pieces.map((piece, index) =>
@@ -101,5 +106,9 @@ function Pressed({ session }: { session: Session }) {
   }, []);
   const pressure = usePressure(session, isLooked && session.messages > 0);
   const { level, used_tokens: used, budget_tokens: budget } = pressure.data ?? {};
-  return <span className="row-gauge">{level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null}</span>;
+  return (
+    <span className="row-gauge">
+      {level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null}
+    </span>
+  );
 }

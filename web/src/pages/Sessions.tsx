@@ -7,10 +7,10 @@ import { type Filters, useFound, useMe, useNewest, useSessions } from "../api/qu
 import { Button, Empty, ErrorNote, Loading } from "../ui/base";
 import { useKeys } from "../ui/keys";
 import { go, replaceQuery, useRoute } from "../ui/route";
+import { FilterBar } from "./FilterBar";
 import { Dropped } from "./Import";
 import { NewSession } from "./NewSession";
 import { SessionRow } from "./SessionRow";
-import { FilterBar } from "./FilterBar";
 
 const ROW_PX = 62;
 const FOUND_ROW_PX = 88;
@@ -46,7 +46,12 @@ export function Sessions() {
             onChange={(event) => setWords(event.target.value)}
             onKeyDown={(event) => event.key === "Escape" && field.current?.blur()}
           />
-          <Button icon="plus" tone="main" onClick={() => setNew(true)} disabled={me.data?.may_write === false}>
+          <Button
+            icon="plus"
+            tone="main"
+            onClick={() => setNew(true)}
+            disabled={me.data?.may_write === false}
+          >
             New
           </Button>
         </header>
@@ -115,8 +120,8 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
     return (
       <Empty title="Nobody said that">
         <p>
-          All words must occur in one message. <code>"words in quotes"</code> occur together, and <code>tre*</code>{" "}
-          matches the rest of a word.
+          All words must occur in one message. <code>"words in quotes"</code> occur together, and{" "}
+          <code>tre*</code> matches the rest of a word.
         </p>
       </Empty>
     );
@@ -168,8 +173,12 @@ function Rows({ rows, words, rowPx, onEnd, isMore }: RowsProps) {
     },
   });
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
-    <section className="rows" ref={box} tabIndex={0} aria-label={`${rows.length}${isMore ? " or more" : ""} sessions`}>
+    <section
+      className="rows"
+      ref={box}
+      tabIndex={0}
+      aria-label={`${rows.length}${isMore ? " or more" : ""} sessions`}
+    >
       <ul style={{ height: virtual.getTotalSize() }}>
         {shown.map((item) => {
           const row = rows[item.index];
@@ -203,12 +212,12 @@ function NothingYet() {
   return (
     <Empty title="No sessions yet">
       <p>
-        A session is a conversation with an agent, kept for good. Press <kbd>n</kbd> to begin one, or drop a file of Claude
-        Code, Codex, pi or Sapwood here to bring what you have.
+        A session is a conversation with an agent, kept for good. Press <kbd>n</kbd> to begin one, or drop a
+        file of Claude Code, Codex, pi or Sapwood here to bring what you have.
       </p>
       <p>
-        From a terminal: <code>sapwood chat</code> talks, <code>sapwood import</code> finds what your agents have left on
-        this machine.
+        From a terminal: <code>sapwood chat</code> talks, <code>sapwood import</code> finds what your agents
+        have left on this machine.
       </p>
     </Empty>
   );

@@ -30,7 +30,12 @@ export default function SettingsPage() {
           <div role="radiogroup" aria-label="Theme" className="choices">
             {THEMES.map((name) => (
               <label key={name} className="check">
-                <input type="radio" name="theme" checked={theme === name} onChange={() => chooseTheme(name)} />
+                <input
+                  type="radio"
+                  name="theme"
+                  checked={theme === name}
+                  onChange={() => chooseTheme(name)}
+                />
                 {name}
               </label>
             ))}
@@ -43,10 +48,15 @@ export default function SettingsPage() {
               <dt>Acting as</dt>
               <dd>
                 <Name>{me.data.principal}</Name> in <Name>{me.data.tenant}</Name>{" "}
-                {me.data.operator && <Badge tone="good">sees the whole tenant</Badge>} {!me.data.may_write && <Badge>reads only</Badge>}
+                {me.data.operator && <Badge tone="good">sees the whole tenant</Badge>}{" "}
+                {!me.data.may_write && <Badge>reads only</Badge>}
               </dd>
               <dt>Let in by</dt>
-              <dd>{me.data.proof === "local" ? "being at this machine: nobody needs a key yet" : `a ${me.data.proof}`}</dd>
+              <dd>
+                {me.data.proof === "local"
+                  ? "being at this machine: nobody needs a key yet"
+                  : `a ${me.data.proof}`}
+              </dd>
               {me.data.store && (
                 <>
                   <dt>Store</dt>
@@ -60,7 +70,8 @@ export default function SettingsPage() {
             </dl>
             {me.data.proof === "local" ? (
               <p className="quiet">
-                <code>sapwood key new --user NAME</code> makes the first key; from then on everybody needs one.
+                <code>sapwood key new --user NAME</code> makes the first key; from then on everybody needs
+                one.
               </p>
             ) : (
               <Button icon="close" onClick={() => void signOut()}>
@@ -79,13 +90,15 @@ export default function SettingsPage() {
                 </strong>{" "}
                 {agent.model && <Badge>{agent.model}</Badge>}
                 <p className="quiet">
-                  {agent.description ?? "No description."} {agent.tools.length > 0 && `Tools: ${agent.tools.join(", ")}.`}
+                  {agent.description ?? "No description."}{" "}
+                  {agent.tools.length > 0 && `Tools: ${agent.tools.join(", ")}.`}
                 </p>
               </li>
             ))}
           </ul>
           <p className="quiet">
-            An agent is a file: <code>agents/NAME.yaml</code>. <code>sapwood agent check</code> finds its mistakes.
+            An agent is a file: <code>agents/NAME.yaml</code>. <code>sapwood agent check</code> finds its
+            mistakes.
           </p>
         </section>
       </div>

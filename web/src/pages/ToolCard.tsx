@@ -1,8 +1,8 @@
 // A tool call: one line while closed, what it was asked and what it said when open. Edits show as the change they make.
 import { useState } from "react";
 import { fill } from "../api/client";
-import type { ToolItem } from "../log/feed";
 import { textOf } from "../log/bodies";
+import type { ToolItem } from "../log/feed";
 import { cleanLine } from "../text/clean";
 import { diffTexts } from "../text/diff";
 import { Code, Diff, Plain } from "../text/Text";
@@ -23,7 +23,11 @@ export function ToolCard({ item, session }: { item: ToolItem; session: string })
   return (
     <details className={`tool-card ${item.outcome}`} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
-        {item.outcome === "running" ? <span className="spinner" aria-hidden="true" /> : <Icon name={item.outcome === "done" ? "check" : "close"} />}
+        {item.outcome === "running" ? (
+          <span className="spinner" aria-hidden="true" />
+        ) : (
+          <Icon name={item.outcome === "done" ? "check" : "close"} />
+        )}
         <span className="tool-name">
           <Name>{item.name}</Name>
         </span>
@@ -46,10 +50,16 @@ function Inside({ item, session }: { item: ToolItem; session: string }) {
       <Asked input={item.input} />
       {item.outcome !== "running" && <h4>{item.outcome === "done" ? "answered" : OUTCOMES[item.outcome]}</h4>}
       {text && <Plain text={text} />}
-      {item.result.map((part, index) => part.type === "media" && <Media key={index} media={part} session={session} />)}
+      {item.result.map(
+        (part, index) => part.type === "media" && <Media key={index} media={part} session={session} />,
+      )}
       {item.full && (
         <p>
-          <a href={fill("/v1/sessions/{session}/blobs/{blob}", { session, blob: item.full.blob })} target="_blank" rel="noopener noreferrer">
+          <a
+            href={fill("/v1/sessions/{session}/blobs/{blob}", { session, blob: item.full.blob })}
+            target="_blank"
+            rel="noopener noreferrer"
+          >
             The whole output, {bytes(item.full.bytes)}
           </a>
         </p>
@@ -90,7 +100,11 @@ function Asked({ input }: { input: unknown }) {
 export function gist(input: unknown): string {
   if (typeof input !== "object" || input === null) return "";
   const fields = input as Record<string, unknown>;
-  const telling = ["path", "command", "pattern", "question", "url", "message", "name"].map((name) => fields[name]);
-  const first = [...telling, ...Object.values(fields)].find((value) => typeof value === "string" || Array.isArray(value) || typeof value === "number");
+  const telling = ["path", "command", "pattern", "question", "url", "message", "name"].map(
+    (name) => fields[name],
+  );
+  const first = [...telling, ...Object.values(fields)].find(
+    (value) => typeof value === "string" || Array.isArray(value) || typeof value === "number",
+  );
   return cleanLine(Array.isArray(first) ? first.join(" ") : String(first ?? ""), 120);
 }

@@ -127,7 +127,11 @@ function useCanvasEvents(
       event.preventDefault();
       if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY / 200), event.offsetX, event.offsetY);
       else {
-        view.current = { ...view.current, x: view.current.x - event.deltaX, y: view.current.y - event.deltaY };
+        view.current = {
+          ...view.current,
+          x: view.current.x - event.deltaX,
+          y: view.current.y - event.deltaY,
+        };
         redraw();
       }
     };
@@ -148,7 +152,11 @@ function useCanvasEvents(
         const far = (a: { x: number; y: number }) => Math.hypot(a.x - other.x, a.y - other.y) || 1;
         zoom(far(now) / far(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
       } else {
-        view.current = { ...view.current, x: view.current.x + now.x - before.x, y: view.current.y + now.y - before.y };
+        view.current = {
+          ...view.current,
+          x: view.current.x + now.x - before.x,
+          y: view.current.y + now.y - before.y,
+        };
         redraw();
       }
       moved += Math.abs(now.x - before.x) + Math.abs(now.y - before.y);
@@ -301,7 +309,15 @@ function draw(canvas: HTMLCanvasElement, view: View, scene: Scene): void {
 }
 
 /** Down in the parent's lane, then over to the child. */
-function drawEdge(pen: CanvasRenderingContext2D, x1: number, y1: number, x2: number, y2: number, colour: string, scale: number): void {
+function drawEdge(
+  pen: CanvasRenderingContext2D,
+  x1: number,
+  y1: number,
+  x2: number,
+  y2: number,
+  colour: string,
+  scale: number,
+): void {
   pen.strokeStyle = colour;
   pen.lineWidth = Math.max(1, Math.min(2, 2 * scale));
   pen.beginPath();
@@ -357,7 +373,15 @@ function drawNode(
   if (scale >= WORDS_FROM) drawWords(pen, ink, scene, placed, x + size + 12, y, width);
 }
 
-function drawWords(pen: CanvasRenderingContext2D, ink: Ink, scene: Scene, placed: Placed, x: number, y: number, width: number): void {
+function drawWords(
+  pen: CanvasRenderingContext2D,
+  ink: Ink,
+  scene: Scene,
+  placed: Placed,
+  x: number,
+  y: number,
+  width: number,
+): void {
   const { node } = placed;
   let at = x;
   pen.textBaseline = "middle";
@@ -376,7 +400,12 @@ function drawWords(pen: CanvasRenderingContext2D, ink: Ink, scene: Scene, placed
   else {
     write(String(node.seq), `11px ${family}`, ink.soft, 60);
     if (node.kind === "compaction") write("compacted", `600 12px ${family}`, ink.warn, 90);
-    write(cleanLine(node.text, 110) || node.kind.replace("_", " "), `12.5px ${family}`, node.on_path ? ink.text : ink.soft, Math.max(60, width - at - 12));
+    write(
+      cleanLine(node.text, 110) || node.kind.replace("_", " "),
+      `12.5px ${family}`,
+      node.on_path ? ink.text : ink.soft,
+      Math.max(60, width - at - 12),
+    );
   }
 }
 

@@ -1,7 +1,8 @@
 // The tree: a picture on a canvas, what is selected beside it. Everything the picture shows can be reached with the arrow
 // keys and is read out.
-import { useEffect, useMemo, useRef, useState } from "react";
+
 import { useQueries } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { get, type Tree, type TreeNode } from "../api/client";
 import { useView } from "../api/queries";
 import { type Folding, layOut } from "../log/layout";
@@ -40,7 +41,10 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
   const selected = bySeq.get(nearest(asked, bySeq) ?? tree.leaf ?? tree.nodes[0]?.seq ?? 0) ?? null;
   const mark = bySeq.get(Number(query.get("mark"))) ?? null;
   const forks = useForks(session, bySeq);
-  const keep = useMemo(() => new Set([selected?.seq ?? 0, mark?.seq ?? 0, ...forks.keys()]), [selected, mark, forks]);
+  const keep = useMemo(
+    () => new Set([selected?.seq ?? 0, mark?.seq ?? 0, ...forks.keys()]),
+    [selected, mark, forks],
+  );
   const layout = useMemo(() => layOut(tree.nodes, tree.leaf ?? null, folding, keep), [tree, folding, keep]);
   const select = (seq: number) =>
     replaceQuery(["s", session, "tree"], { at: String(seq), mark: mark ? String(mark.seq) : null });
@@ -83,7 +87,9 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
           onSelect={select}
         />
         <p className="sr-only" role="status">
-          {selected ? `entry ${selected.seq}, ${selected.kind.replace("_", " ")}: ${cleanLine(selected.text, 80)}` : ""}
+          {selected
+            ? `entry ${selected.seq}, ${selected.kind.replace("_", " ")}: ${cleanLine(selected.text, 80)}`
+            : ""}
         </p>
       </div>
       {selected && (
@@ -94,9 +100,13 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
           forks={forks.get(selected.seq) ?? []}
           mark={mark}
           compareHref={
-            mark && mark !== selected ? to(["s", session, "compare"], { a: String(mark.seq), b: String(selected.seq) }) : null
+            mark && mark !== selected
+              ? to(["s", session, "compare"], { a: String(mark.seq), b: String(selected.seq) })
+              : null
           }
-          onMark={() => replaceQuery(["s", session, "tree"], { at: String(selected.seq), mark: String(selected.seq) })}
+          onMark={() =>
+            replaceQuery(["s", session, "tree"], { at: String(selected.seq), mark: String(selected.seq) })
+          }
         />
       )}
     </div>

@@ -19,14 +19,13 @@ interface Props {
 }
 
 export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props) {
-  const { feed, live, heardAt } = snapshot;
+  const { feed, heardAt } = snapshot;
   const turn = feed.openTurn;
   const waiting = feed.items.some((item) => item.kind === "approval" && item.answer === null && !item.isOver);
   const queued = feed.items.filter((item) => item.kind === "queued" && !item.isTaken).length;
   const now = useNow(turn !== null);
-  const since = now - Math.max(heardAt, feed.lastAt);
-  // Nothing heard since the page was opened, and the last entry is old: likely nobody runs it.
-  const isSilent = turn !== null && !waiting && live.text === "" && (since > SILENT_MS || now - feed.lastAt > 60_000);
+  const since = Math.max(0, now - heardAt);
+  const isSilent = turn !== null && !waiting && since > SILENT_MS;
   const cancel = async () => {
     if (!turn) return;
     try {
@@ -57,7 +56,11 @@ export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props)
       {queued > 0 && <span className="quiet">{queued} queued</span>}
       <span className="spread" />
       <label className="check">
-        <input type="checkbox" checked={showsEvents} onChange={(event) => onShowEvents(event.target.checked)} />
+        <input
+          type="checkbox"
+          checked={showsEvents}
+          onChange={(event) => onShowEvents(event.target.checked)}
+        />
         events
       </label>
       {(isSilent || (turn === null && queued > 0)) && (

@@ -79,7 +79,6 @@ function Table({ table, depth }: { table: Tokens.Table; depth: number }) {
       </Tag>
     ));
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
     <div className="table-box" tabIndex={0}>
       <table>
         <thead>
@@ -100,7 +99,13 @@ function inline(tokens: Token[] | undefined, text: string, depth: number): React
   return tokens.map((token, index) => <Inline key={index} token={token} depth={depth + 1} />);
 }
 
-const ENTITIES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'" };
+const ENTITIES: Record<string, string> = {
+  "&amp;": "&",
+  "&lt;": "<",
+  "&gt;": ">",
+  "&quot;": '"',
+  "&#39;": "'",
+};
 
 function plain(text: string): string {
   return text.replace(/&(amp|lt|gt|quot|#39);/g, (found) => ENTITIES[found] ?? found);
@@ -121,7 +126,12 @@ function Inline({ token, depth }: { token: Token; depth: number }): ReactNode {
     case "link":
       return <Link link={token as Tokens.Link} depth={depth} />;
     case "image":
-      return <Outside href={(token as Tokens.Image).href} text={`picture: ${(token as Tokens.Image).text || "elsewhere"}`} />;
+      return (
+        <Outside
+          href={(token as Tokens.Image).href}
+          text={`picture: ${(token as Tokens.Image).text || "elsewhere"}`}
+        />
+      );
     case "escape":
       return plain(token.text);
     case "text": {

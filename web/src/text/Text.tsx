@@ -8,7 +8,15 @@ import { type DiffLine, isDiff, parseDiff } from "./diff";
 import { highlight } from "./highlight";
 
 /** Shows the beginning of a long text, and the rest when asked. */
-export function Cuttable({ text, most, show }: { text: string; most?: number; show: (text: string) => ReactNode }) {
+export function Cuttable({
+  text,
+  most,
+  show,
+}: {
+  text: string;
+  most?: number;
+  show: (text: string) => ReactNode;
+}) {
   const limit = most ?? TEXT_CHARS_MAX;
   const [pages, setPages] = useState(1);
   const { text: shown, left } = cutText(text, limit * pages);
@@ -28,7 +36,6 @@ export function Cuttable({ text, most, show }: { text: string; most?: number; sh
 export function Plain({ text, most }: { text: string; most?: number }) {
   if (isDiff(text)) return <Diff lines={parseDiff(clean(text.slice(0, 200_000)))} />;
   const show = (shown: string) => (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
     <pre className="verbatim" tabIndex={0}>
       {foldLines(clean(shown))}
     </pre>
@@ -39,12 +46,13 @@ export function Plain({ text, most }: { text: string; most?: number }) {
 const HIGHLIGHT_CHARS_MAX = 40_000;
 
 export function Code({ code, language }: { code: string; language?: string }) {
-  if (language === "diff" || language === "patch" || isDiff(code)) return <Diff lines={parseDiff(clean(code))} />;
+  if (language === "diff" || language === "patch" || isDiff(code))
+    return <Diff lines={parseDiff(clean(code))} />;
   const show = (shown: string) => {
     const text = foldLines(clean(shown));
-    const isPlain = text.length > HIGHLIGHT_CHARS_MAX || !language || language === "text" || language === "txt";
+    const isPlain =
+      text.length > HIGHLIGHT_CHARS_MAX || !language || language === "text" || language === "txt";
     return (
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard.
       <pre className="code" tabIndex={0}>
         <code>
           {isPlain
@@ -88,7 +96,6 @@ export function Diff({ lines }: { lines: DiffLine[] }) {
   const shown = isWhole ? lines : lines.slice(0, DIFF_LINES_MAX);
   return (
     <>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling box must be reachable by keyboard. */}
       <pre className="diff" tabIndex={0}>
         {shown.map((line, index) => (
           <span key={index} className={`diff-${line.kind}`}>

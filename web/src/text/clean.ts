@@ -2,7 +2,8 @@
 // out: terminal escapes, control characters, characters that turn the direction of writing.
 
 // CSI and OSC sequences, and the other two-character escapes.
-const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*\u001b\\|[@-Z\\-_])|\u009b[0-?]*[ -/]*[@-~]/g;
+const ANSI =
+  /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*\u001b\\|[@-Z\\-_])|\u009b[0-?]*[ -/]*[@-~]/g;
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 const BIDI = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const INVISIBLE = /[\u00ad\u180e\u200b\u2060\ufeff\u{e0000}-\u{e007f}]/gu;
@@ -38,7 +39,9 @@ export function clean(text: string): string {
 
 /** One line of it, for lists and labels. */
 export function cleanLine(text: string, most = 300): string {
-  const line = clean(text.slice(0, most * 4)).replace(/\s+/g, " ").trim();
+  const line = clean(text.slice(0, most * 4))
+    .replace(/\s+/g, " ")
+    .trim();
   return line.length > most ? `${line.slice(0, most)}…` : line;
 }
 

@@ -11,7 +11,8 @@ export function isDiff(text: string): boolean {
 
 export function parseDiff(text: string): DiffLine[] {
   return text.split("\n").map((line) => {
-    if (/^(diff --git|index |--- |\+\+\+ |new file|deleted file|similarity|rename )/.test(line)) return { kind: "head", text: line };
+    if (/^(diff --git|index |--- |\+\+\+ |new file|deleted file|similarity|rename )/.test(line))
+      return { kind: "head", text: line };
     if (line.startsWith("@@")) return { kind: "hunk", text: line };
     if (line.startsWith("+")) return { kind: "add", text: line.slice(1) };
     if (line.startsWith("-")) return { kind: "del", text: line.slice(1) };
@@ -27,7 +28,10 @@ export function diffTexts(before: string, after: string): DiffLine[] {
   const a = before.split("\n");
   const b = after.split("\n");
   if (a.length > LINES_MAX || b.length > LINES_MAX) {
-    return [...a.map((text) => ({ kind: "del" as const, text })), ...b.map((text) => ({ kind: "add" as const, text }))];
+    return [
+      ...a.map((text) => ({ kind: "del" as const, text })),
+      ...b.map((text) => ({ kind: "add" as const, text })),
+    ];
   }
   // The longest common subsequence, from the end.
   const width = b.length + 1;

@@ -28,7 +28,8 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
   const [at, setAt] = useState(0);
   const choices = useChoices(words, places);
   const chosen = choices[Math.min(at, choices.length - 1)];
-  const move = (by: number) => setAt((before) => (before + by + choices.length) % Math.max(1, choices.length));
+  const move = (by: number) =>
+    setAt((before) => (before + by + choices.length) % Math.max(1, choices.length));
   const act = (choice: Choice | undefined) => {
     if (!choice) return;
     onClose();
@@ -48,7 +49,6 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
   return (
     <Dialog title="Find" onClose={onClose}>
       <input
-        // biome-ignore lint/a11y/noAutofocus: a dialog that was asked for, with one field.
         autoFocus
         className="palette-field"
         role="combobox"
@@ -80,7 +80,9 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
             <span className="quiet">{choice.note}</span>
           </div>
         ))}
-        {choices.length === 0 && <p className="quiet">Nothing is called so, and no session has these words.</p>}
+        {choices.length === 0 && (
+          <p className="quiet">Nothing is called so, and no session has these words.</p>
+        )}
       </div>
     </Dialog>
   );

@@ -26,7 +26,15 @@ export function Button({ icon, tone = "", compact, children, className = "", ...
   );
 }
 
-export function Badge({ tone = "", title, children }: { tone?: string; title?: string; children: ReactNode }) {
+export function Badge({
+  tone = "",
+  title,
+  children,
+}: {
+  tone?: string;
+  title?: string;
+  children: ReactNode;
+}) {
   return (
     <span className={`badge ${tone}`} title={title}>
       {children}
@@ -135,21 +143,25 @@ export function Dialog({
 /** A menu behind a button. */
 export function Menu({ label, icon, children }: { label: string; icon: IconName; children: ReactNode }) {
   const ref = useRef<HTMLDetailsElement>(null);
+  const shut = () => {
+    if (ref.current) ref.current.open = false;
+  };
   useEffect(() => {
     const close = (event: Event) => {
       const details = ref.current;
-      if (details?.open && !(event.target instanceof Node && details.contains(event.target))) details.open = false;
+      if (details?.open && !(event.target instanceof Node && details.contains(event.target)))
+        details.open = false;
     };
-    const escape = (event: KeyboardEvent) => {
+    const onEscape = (event: KeyboardEvent) => {
       if (event.key !== "Escape" || !ref.current?.open) return;
       ref.current.open = false;
       ref.current.querySelector("summary")?.focus();
     };
     document.addEventListener("click", close);
-    document.addEventListener("keydown", escape);
+    document.addEventListener("keydown", onEscape);
     return () => {
       document.removeEventListener("click", close);
-      document.removeEventListener("keydown", escape);
+      document.removeEventListener("keydown", onEscape);
     };
   }, []);
   return (
@@ -157,8 +169,8 @@ export function Menu({ label, icon, children }: { label: string; icon: IconName;
       <summary className="button ghost compact" aria-label={label} title={label}>
         <Icon name={icon} />
       </summary>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions lint/a11y/useKeyWithClickEvents: the items are buttons. */}
-      <div className="menu-items" onClick={() => ref.current && (ref.current.open = false)}>
+      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the items are buttons, which a key clicks. */}
+      <div className="menu-items" onClick={shut}>
         {children}
       </div>
     </details>

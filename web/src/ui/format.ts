@@ -45,7 +45,11 @@ export function ago(at: number, now = Date.now()): string {
 }
 
 export function clock(at: number): string {
-  return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return new Date(at).toLocaleTimeString(undefined, {
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+  });
 }
 
 export function whole(at: number): string {
@@ -59,7 +63,8 @@ export function plural(value: number, one: string, many = `${one}s`): string {
 /** What a session's own model calls took. */
 export function spent(session: Session): { cost: number; tokens: number; unpriced: number } {
   const totals = Object.values(session.spend) as Total[];
-  const tokens = (total: Total) => Number(total.input ?? 0) + Number(total.output ?? 0) + Number(total.cache_read ?? 0);
+  const tokens = (total: Total) =>
+    Number(total.input ?? 0) + Number(total.output ?? 0) + Number(total.cache_read ?? 0);
   return {
     cost: totals.reduce((sum, total) => sum + total.cost_nano_usd, 0),
     tokens: totals.reduce((sum, total) => sum + tokens(total), 0),

@@ -4,7 +4,10 @@ import { useEffect, useRef } from "react";
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
 
 export function isWriting(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  return (
+    target instanceof HTMLElement &&
+    (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
+  );
 }
 
 function nameOf(event: KeyboardEvent): string {

@@ -1,7 +1,7 @@
 // Signing in, what the page weighs, who can use it: keys, cookies, policy, axe in both themes, a phone's width.
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { House, open } from "../house.mjs";
 
@@ -38,7 +38,19 @@ test("the first view's script is small, hashed, and kept for good", async () => 
   await page.context().close();
 });
 
-const PLACES = ["", "s/demo", "s/demo/tree", "s/demo/ledger", "s/demo/context", "s/demo/archives", "s/demo/files", "s/demo/members", "s/demo/audit", "audit", "settings"];
+const PLACES = [
+  "",
+  "s/demo",
+  "s/demo/tree",
+  "s/demo/ledger",
+  "s/demo/context",
+  "s/demo/archives",
+  "s/demo/files",
+  "s/demo/members",
+  "s/demo/audit",
+  "audit",
+  "settings",
+];
 
 for (const [theme, viewport] of [
   ["light", { width: 1280, height: 800 }],
@@ -51,9 +63,13 @@ for (const [theme, viewport] of [
       await page.waitForLoadState("networkidle").catch(() => {});
       await page.waitForTimeout(250);
       await page.evaluate(axe);
-      const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+      const { violations } = await page.evaluate(() =>
+        window.axe.run(document, { resultTypes: ["violations"] }),
+      );
       const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
-      const told = serious.map((each) => `${each.id}: ${each.nodes.map((node) => node.target.join(" ")).slice(0, 3)}`);
+      const told = serious.map(
+        (each) => `${each.id}: ${each.nodes.map((node) => node.target.join(" ")).slice(0, 3)}`,
+      );
       assert.deepEqual(told, [], `/#/${place}`);
       const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
       assert.ok(overflow <= 0, `/#/${place} is ${overflow} px too wide`);

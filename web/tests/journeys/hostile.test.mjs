@@ -30,8 +30,16 @@ before(async () => {
     void dialog.dismiss();
   });
   page.on("request", (request) => asked.push(request.url()));
-  await house.api("POST", "/v1/sessions", { id: "evil", title: "<script>window.pwned = 8</script>\u202etitle" });
-  const call = { type: "tool_use", id: "c1", name: "<img src=x onerror=window.pwned=9>", input: { path: "<script>window.pwned=10</script>" } };
+  await house.api("POST", "/v1/sessions", {
+    id: "evil",
+    title: "<script>window.pwned = 8</script>\u202etitle",
+  });
+  const call = {
+    type: "tool_use",
+    id: "c1",
+    name: "<img src=x onerror=window.pwned=9>",
+    input: { path: "<script>window.pwned=10</script>" },
+  };
   await house.inject("evil", [
     ...EVIL.flatMap((text) => [
       { role: "user", content: text },
@@ -42,11 +50,23 @@ before(async () => {
   ]);
   await house.api("POST", "/v1/sessions/evil/label", { entry: 1, text: "<b>label</b>\u202e" });
   const name = encodeURIComponent("<img src=x onerror=window.pwned=11>.html");
-  await fetch(`${house.url}/v1/sessions/evil/artifacts?name=${name}`, { method: "POST", body: "<script>parent.pwned = 12</script>" });
+  await fetch(`${house.url}/v1/sessions/evil/artifacts?name=${name}`, {
+    method: "POST",
+    body: "<script>parent.pwned = 12</script>",
+  });
 });
 after(() => house?.close());
 
-for (const place of ["", "?q=script", "s/evil", "s/evil/tree", "s/evil/context", "s/evil/files", "s/evil/audit", "audit"]) {
+for (const place of [
+  "",
+  "?q=script",
+  "s/evil",
+  "s/evil/tree",
+  "s/evil/context",
+  "s/evil/files",
+  "s/evil/audit",
+  "audit",
+]) {
   test(`it does no harm at /#/${place}`, async () => {
     await open(page, house, place);
     await page.waitForTimeout(400);
@@ -56,8 +76,12 @@ for (const place of ["", "?q=script", "s/evil", "s/evil/tree", "s/evil/context",
     }
     const found = await page.evaluate(() => ({
       pwned: window.pwned,
-      scripts: document.querySelectorAll("main script, main iframe, main [onclick], main [onerror], main object").length,
-      links: [...document.querySelectorAll("a[href]")].map((link) => link.getAttribute("href")).filter((href) => /^\s*javascript:/i.test(href)),
+      scripts: document.querySelectorAll(
+        "main script, main iframe, main [onclick], main [onerror], main object",
+      ).length,
+      links: [...document.querySelectorAll("a[href]")]
+        .map((link) => link.getAttribute("href"))
+        .filter((href) => /^\s*javascript:/i.test(href)),
       escapes: /[\u001b\u202e\u2066]/.test(document.body.innerText),
       wide: document.documentElement.scrollWidth > window.innerWidth,
     }));
@@ -73,6 +97,9 @@ test("its artifact is a file, not a page", async () => {
 });
 
 test("nobody was called, nothing ran", () => {
-  assert.deepEqual(asked.filter((url) => url.includes("evil.example")), []);
+  assert.deepEqual(
+    asked.filter((url) => url.includes("evil.example")),
+    [],
+  );
   assert.deepEqual(page.faults, []);
 });

@@ -6,6 +6,7 @@ import { after, before, test } from "node:test";
 import { House, open } from "../house.mjs";
 
 const SESSIONS = 1_200;
+const AT_ONCE = 100;
 const ENTRIES = 10_000;
 let house;
 let page;
@@ -40,18 +41,12 @@ test("filters narrow the list, and the address keeps them", async () => {
 });
 
 test("a long list is paged and only what is in view exists", async () => {
-  const header = (n) => ({ type: "session_header", version: 2, id: `many-${n}`, timestamp: 1_700_000_000_000 + n, title: `Number ${n}` });
-  const line = (n) => ({
-    type: "user_message",
-    id: `018bcfe5-${(n + 4096).toString(16).padStart(4, "0")}-7000-8000-000000000001`,
-    timestamp: 1_700_000_000_000 + n,
-    parts: [{ type: "text", text: "hello" }],
-  });
-  const { writeFileSync } = await import("node:fs");
-  const file = `${house.home}/many.jsonl`;
-  const text = Array.from({ length: SESSIONS }, (_, n) => `${JSON.stringify(header(n))}\n${JSON.stringify(line(n))}\n`).join("");
-  writeFileSync(file, text);
-  house.run("import", file);
+  const make = (n) => house.api("POST", "/v1/sessions", { id: `many-${n}`, title: `Number ${n}` });
+  await make(0);
+  // Side by side: those that meet are written together.
+  for (let n = 1; n < SESSIONS; n += AT_ONCE) {
+    await Promise.all(Array.from({ length: Math.min(AT_ONCE, SESSIONS - n) }, (_, more) => make(n + more)));
+  }
   await open(page, house, "settings");
   await open(page, house, "");
   await page.locator(".row").first().waitFor();
@@ -61,7 +56,7 @@ test("a long list is paged and only what is in view exists", async () => {
     await box.evaluate((element) => element.scrollTo(0, element.scrollHeight));
     most = Math.max(most, await page.locator(".row").count());
     if ((await page.getByText("Number 0", { exact: true }).count()) > 0) break;
-    await page.waitForTimeout(100);
+    await page.waitForTimeout(60);
   }
   await page.getByText("Number 0", { exact: true }).waitFor();
   assert.ok(most < 80, `${most} rows exist at a time`);
@@ -69,7 +64,10 @@ test("a long list is paged and only what is in view exists", async () => {
 
 test("a tree of ten thousand entries is drawn at once, walked, labelled, branched and compared", async () => {
   await house.api("POST", "/v1/sessions", { id: "tall" });
-  const messages = Array.from({ length: ENTRIES }, (_, n) => ({ role: n % 2 ? "assistant" : "user", content: `message ${n}` }));
+  const messages = Array.from({ length: ENTRIES }, (_, n) => ({
+    role: n % 2 ? "assistant" : "user",
+    content: `message ${n}`,
+  }));
   await house.inject("tall", messages);
   await house.api("POST", "/v1/sessions/tall/branch", { entry: ENTRIES / 2 });
   await house.inject("tall", [{ role: "user", content: "the other way" }]);
@@ -81,8 +79,11 @@ test("a tree of ten thousand entries is drawn at once, walked, labelled, branche
   assert.ok(Date.now() - began < 8_000, `${Date.now() - began} ms`);
   const drawn = await canvas.evaluate((element) => {
     const began = performance.now();
-    for (let n = 0; n < 20; n++) element.dispatchEvent(new WheelEvent("wheel", { deltaY: 40, bubbles: true, cancelable: true }));
-    return new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - began))));
+    for (let n = 0; n < 20; n++)
+      element.dispatchEvent(new WheelEvent("wheel", { deltaY: 40, bubbles: true, cancelable: true }));
+    return new Promise((resolve) =>
+      requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - began))),
+    );
   });
   assert.ok(drawn < 1_000, `a step of panning takes ${drawn} ms`);
   await page.getByText("fold runs").click();
@@ -110,7 +111,8 @@ test("a tree of ten thousand entries is drawn at once, walked, labelled, branche
 
 test("ledger, chart, context and archives say what the API says", async () => {
   await house.api("POST", "/v1/sessions", { id: "worked", agent: "default" });
-  for (const words of ["write 200 words", "write 300 words", "what did I say?"]) await house.talk("worked", words);
+  for (const words of ["write 200 words", "write 300 words", "what did I say?"])
+    await house.talk("worked", words);
   await house.api("POST", "/v1/sessions/worked/compact", { keep_last: 2 });
   await open(page, house, "s/worked/ledger");
   await page.locator(".chart .curve").waitFor();
@@ -137,7 +139,11 @@ test("files are given and taken, sessions are shared, and the audit says so", as
   await open(page, house, "s/worked/files");
   const chooser = page.waitForEvent("filechooser");
   await page.locator(".file-box").first().getByRole("button", { name: "Upload" }).click();
-  await (await chooser).setFiles({ name: "facts.txt", mimeType: "text/plain", buffer: Buffer.from("some facts") });
+  await (await chooser).setFiles({
+    name: "facts.txt",
+    mimeType: "text/plain",
+    buffer: Buffer.from("some facts"),
+  });
   await page.getByRole("link", { name: "facts.txt", exact: true }).waitFor();
   assert.equal(await (await fetch(`${house.url}/v1/sessions/worked/inputs/facts.txt`)).text(), "some facts");
   await open(page, house, "s/worked/members");
@@ -149,15 +155,20 @@ test("files are given and taken, sessions are shared, and the audit says so", as
 });
 
 test("pictures of a message are shown", async () => {
-  const dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+  const dot =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
   await house.api("POST", "/v1/sessions", { id: "pictured" });
   const image = { type: "image", source: { type: "base64", media_type: "image/png", data: dot } };
-  await house.inject("pictured", [{ role: "user", content: [{ type: "text", text: "look" }, image] }]).catch(async () => {
-    // The API takes messages without bytes; a file of messages brings them along.
-    const file = JSON.stringify([{ role: "user", content: [{ type: "text", text: "look" }, image] }]);
-    const done = await house.api("POST", "/v1/import?name=pictured.json", file, { "content-type": "application/json" });
-    return open(page, house, `s/${done.items[0].session}`);
-  });
+  await house
+    .inject("pictured", [{ role: "user", content: [{ type: "text", text: "look" }, image] }])
+    .catch(async () => {
+      // The API takes messages without bytes; a file of messages brings them along.
+      const file = JSON.stringify([{ role: "user", content: [{ type: "text", text: "look" }, image] }]);
+      const done = await house.api("POST", "/v1/import?name=pictured.json", file, {
+        "content-type": "application/json",
+      });
+      return open(page, house, `s/${done.items[0].session}`);
+    });
   if (!page.url().includes("messages")) await open(page, house, "s/pictured");
   const picture = page.locator(".media img");
   await picture.waitFor();

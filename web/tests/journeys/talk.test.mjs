@@ -34,7 +34,10 @@ test("an answer streams, becomes durable, and is the same after a reload", async
   await page.getByText("I have thought about trees").first().waitFor();
   await page.getByText("Ready").waitFor();
   const seen = await feedOf(page);
-  assert.ok(seen.some((line) => line.includes(" reasoning ")), seen.join("\n"));
+  assert.ok(
+    seen.some((line) => line.includes(" reasoning ")),
+    seen.join("\n"),
+  );
   await page.reload();
   await page.getByText("I have thought about trees").first().waitFor();
   assert.deepEqual(await feedOf(page), seen);
@@ -81,7 +84,10 @@ test("words are queued behind a turn, steer it, and cancel ends it", async () =>
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByText("turn cancelled").waitFor();
   const feed = await house.api("GET", "/v1/sessions/long/feed");
-  assert.ok(feed.items.some((item) => item.type === "assistant" && item.text.length > 20), "what was said so far stays");
+  assert.ok(
+    feed.items.some((item) => item.type === "assistant" && item.text.length > 20),
+    "what was said so far stays",
+  );
 });
 
 test("a cut connection is taken up where it was", async () => {
@@ -96,7 +102,7 @@ test("a cut connection is taken up where it was", async () => {
   await house.start(`127.0.0.1:${port}`);
   await house.inject("cut", [{ role: "user", content: "said while you were away" }]);
   await page.context().setOffline(false);
-  await page.getByText("said while you were away").waitFor();
+  await page.locator(".feed").getByText("said while you were away").waitFor();
   await page.getByText("live", { exact: true }).waitFor();
   assert.equal((await feedOf(page)).filter((line) => line.includes("while you were away")).length, 1);
 });

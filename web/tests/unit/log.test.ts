@@ -8,9 +8,22 @@ import { commonAncestor, layOut } from "../../src/log/layout";
 import { applyFragment, NOTHING, settle } from "../../src/log/live";
 
 let seq = 0;
-function entry(body: Record<string, unknown> & { type: string }, parent: number | null = seq || null, turn: string | null = null): Entry {
+function entry(
+  body: Record<string, unknown> & { type: string },
+  parent: number | null = seq || null,
+  turn: string | null = null,
+): Entry {
   seq++;
-  return { seq, id: `id${seq}`, parent, at: seq, by: "user:ana", turn, kind: body.type, body } as unknown as Entry;
+  return {
+    seq,
+    id: `id${seq}`,
+    parent,
+    at: seq,
+    by: "user:ana",
+    turn,
+    kind: body.type,
+    body,
+  } as unknown as Entry;
 }
 
 const text = (words: string) => [{ type: "text", text: words }];
@@ -20,14 +33,20 @@ test("a tool's item turns into its outcome in place, and an approval into its an
   const log = [
     entry({ type: "turn_started" }, null, "t1"),
     entry({ type: "user_message", parts: text("hi") }),
-    entry({ type: "assistant_message", parts: [...text("let me see"), { type: "tool_call", call_id: "c", name: "read_file", input: {} }] }),
+    entry({
+      type: "assistant_message",
+      parts: [...text("let me see"), { type: "tool_call", call_id: "c", name: "read_file", input: {} }],
+    }),
     entry({ type: "approval_asked", approval: "s~1", question: "May I?" }),
     entry({ type: "approval_answered", approval: "s~1", answer: "approved" }),
     entry({ type: "tool_result", call_id: "c", parts: text("bytes"), is_error: true }),
     entry({ type: "turn_ended", outcome: "completed" }, null, "t1"),
   ];
   const feed = foldFeed(log);
-  assert.deepEqual(feed.items.map((item) => item.kind), ["user", "answer", "tool", "approval"]);
+  assert.deepEqual(
+    feed.items.map((item) => item.kind),
+    ["user", "answer", "tool", "approval"],
+  );
   const tool = feed.items[2];
   assert.ok(tool?.kind === "tool" && tool.outcome === "failed");
   const approval = feed.items[3];
@@ -45,7 +64,9 @@ test("what is not on the path to the leaf stands aside", () => {
     entry({ type: "leaf_moved", to: "id1" }, 2),
     entry({ type: "user_message", parts: text("right") }, 1),
   ];
-  const aside = foldFeed(log).items.filter((item) => item.aside).map((item) => item.seq);
+  const aside = foldFeed(log)
+    .items.filter((item) => item.aside)
+    .map((item) => item.seq);
   assert.deepEqual(aside, [2]);
 });
 
@@ -55,9 +76,16 @@ test("a kind nobody knows is shown by its name", () => {
 });
 
 test("events are the same however their bytes arrive", () => {
-  const stream = ': sapwood\nretry: 1000\n\nid: 7\nevent: session:message\ndata: {"a":1}\n\nevent: agent:token\ndata: {"text":"x"}\n\n';
+  const stream =
+    ': sapwood\nretry: 1000\n\nid: 7\nevent: session:message\ndata: {"a":1}\n\nevent: agent:token\ndata: {"text":"x"}\n\n';
   const whole = new EventParser().push(stream);
-  assert.deepEqual(whole.map((event) => [event.name, event.id]), [["session:message", 7], ["agent:token", null]]);
+  assert.deepEqual(
+    whole.map((event) => [event.name, event.id]),
+    [
+      ["session:message", 7],
+      ["agent:token", null],
+    ],
+  );
   for (let cut = 0; cut <= stream.length; cut++) {
     const parser = new EventParser();
     assert.deepEqual([...parser.push(stream.slice(0, cut)), ...parser.push(stream.slice(cut))], whole);
@@ -73,7 +101,17 @@ test("fragments go when their entry is there", () => {
 });
 
 function node(seqOf: number, parent: number | null, more: Partial<TreeNode> = {}): TreeNode {
-  return { seq: seqOf, id: `id${seqOf}`, parent, kind: "user_message", at: 0, text: "", children: [], on_path: false, ...more };
+  return {
+    seq: seqOf,
+    id: `id${seqOf}`,
+    parent,
+    kind: "user_message",
+    at: 0,
+    text: "",
+    children: [],
+    on_path: false,
+    ...more,
+  };
 }
 
 /** A tree from parents, with children filled in. */
@@ -102,7 +140,10 @@ test("runs fold into one node and landmarks stay", () => {
   const layout = layOut(nodes, 100, "runs", new Set([20]));
   assert.ok(layout.nodes.length < 12, String(layout.nodes.length));
   for (const kept of [1, 20, 50, 100, 101]) assert.equal(layout.bySeq.get(kept)?.node.seq, kept);
-  assert.equal(layout.nodes.reduce((sum, placed) => sum + placed.count, 0), 101);
+  assert.equal(
+    layout.nodes.reduce((sum, placed) => sum + placed.count, 0),
+    101,
+  );
 });
 
 test("a hundred thousand entries in a row are laid out without running out of stack", () => {

@@ -30,7 +30,14 @@ test("a cut does not split a pair", () => {
 
 test("links lead to the web and nowhere else", () => {
   assert.equal(safeLink("https://a.example/x"), "https://a.example/x");
-  for (const bad of ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "//evil", "vbscript:x", " java\nscript:x"]) {
+  for (const bad of [
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "file:///etc/passwd",
+    "//evil",
+    "vbscript:x",
+    " java\nscript:x",
+  ]) {
     assert.equal(safeLink(bad), null, bad);
   }
 });
@@ -54,5 +61,8 @@ test("a unified diff is known by its look", () => {
   const text = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n same";
   assert.ok(isDiff(text));
   assert.ok(!isDiff("- a list\n- of things"));
-  assert.deepEqual(parseDiff(text).map((line) => line.kind), ["head", "head", "hunk", "del", "add", "same"]);
+  assert.deepEqual(
+    parseDiff(text).map((line) => line.kind),
+    ["head", "head", "hunk", "del", "add", "same"],
+  );
 });
