@@ -195,10 +195,15 @@ function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction
             `${count(body.tokens_before)} tokens became ${count(body.tokens_after ?? 0)} · `}
           {body.strategy.replace("_", " ")}, {body.trigger}
         </span>
-        <a href={to(["s", session, "archives"], { at: String(item.seq) })}>before and after</a>
       </summary>
-      {isOpen &&
-        (body.summary ? <Markdown text={body.summary} /> : <p className="quiet">There is no summary.</p>)}
+      {isOpen && (
+        <div>
+          <p>
+            <a href={to(["s", session, "archives"], { at: String(item.seq) })}>Before and after</a>
+          </p>
+          {body.summary ? <Markdown text={body.summary} /> : <p className="quiet">There is no summary.</p>}
+        </div>
+      )}
     </details>
   );
 }

@@ -89,7 +89,7 @@ test("the keys are told, and the palette finds a session", async () => {
   await page.keyboard.type("colour");
   await page.getByRole("option", { name: /A session to look at/ }).waitFor();
   await page.keyboard.press("Enter");
-  await page.waitForURL(/#\/s\/demo/);
+  await page.locator(".feed").waitFor();
   await page.keyboard.press("2");
   await page.waitForURL(/#\/s\/demo\/tree/);
   await page.context().close();
@@ -112,7 +112,7 @@ test("with keys one signs in, stays by a cookie no script can read, and signs ou
   assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), "{}");
 
   await page.keyboard.press("n");
-  await page.keyboard.press("Enter");
+  await page.getByLabel("Title").press("Enter");
   await page.waitForURL(/#\/s\//);
   await page.getByLabel("Message").fill("hello");
   await page.keyboard.press("Enter");
