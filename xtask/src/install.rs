@@ -18,6 +18,8 @@ pub const FOR_TESTS: &[Program] = &[
     ("tmux", "tmux"),
     ("git", "git"),
     ("chromium", "chromium"),
+    ("dbus-run-session", "dbus-daemon"),
+    ("gnome-keyring-daemon", "gnome-keyring"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.

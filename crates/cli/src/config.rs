@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use sapwood::core::pressure::Thresholds;
 use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
@@ -35,6 +36,8 @@ pub struct Config {
     pub agent: Option<String>,
     /// The model of agents that name none: `PROVIDER/NAME`, or `demo`.
     pub model: Option<String>,
+    /// Where the levels of token pressure begin, for agents that do not say it.
+    pub pressure: Option<Thresholds>,
     /// Only in the user's own file, see [`load`].
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
@@ -102,6 +105,9 @@ fn read(path: &Path) -> Result<Option<Config>> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
     let config: Config = toml::from_str(&text).map_err(|error| invalid(path, error.to_string().trim()))?;
+    if let Some(Err(error)) = config.pressure.map(Thresholds::check) {
+        return Err(invalid(path, &error.to_string()));
+    }
     Ok(Some(config.anchored(path.parent().unwrap_or(Path::new(".")))))
 }
 
@@ -120,6 +126,7 @@ impl Config {
             keychain: self.keychain.or(other.keychain),
             agent: self.agent.or(other.agent),
             model: self.model.or(other.model),
+            pressure: self.pressure.or(other.pressure),
             providers: other.providers,
             server: other.server,
             project: self.project,

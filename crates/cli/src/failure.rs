@@ -41,10 +41,12 @@ impl Exit {
             | "entry.not_found"
             | "blob.not_found"
             | "key.not_found"
+            | "memory.not_found"
             | "agent.not_found"
             | "approval.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
+            | "memory.conflict"
             | "session.exists"
             | "session.stale_fence"
             | "session.leased"
@@ -52,7 +54,7 @@ impl Exit {
             | "turn.running"
             | "turn.interrupted"
             | "turn.none" => Exit::Conflict,
-            "session.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
+            "session.denied" | "memory.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -160,7 +162,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
         "config.invalid" => {
-            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, providers"
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers"
         }
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
@@ -179,6 +181,9 @@ fn hint_for(code: &str) -> &'static str {
         "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
         "key.not_found" => "sapwood key ls shows the keys",
+        "memory.not_found" => "sapwood memory ls shows the memories",
+        "memory.conflict" => "look at it again with sapwood memory show ID, and retry",
+        "memory.denied" => "only its owner, or whoever made it everybody's, changes a memory",
         "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",
         "server.address" => "is another server running there? --addr takes another address",
         "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",

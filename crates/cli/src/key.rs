@@ -6,13 +6,11 @@ use std::path::Path;
 use sapwood::store::Key;
 
 use crate::failure::{Failure, Result};
+use crate::keychain;
 use crate::wiring::Place;
 
 /// Longest key that is read from a file.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// What our keys are filed under in the keychain.
-#[cfg(feature = "encryption")]
-const SERVICE: &str = "sapwood";
 
 pub fn find(place: &Place) -> Result<Option<Key>> {
     if place.url.starts_with("memory:") {
@@ -88,30 +86,14 @@ pub fn checked(mut text: String) -> Result<Key> {
 }
 
 /// The name a store's key has in the keychain: its absolute path.
-#[cfg(feature = "encryption")]
-pub fn keychain_entry(store: &str) -> Result<keyring::Entry> {
+pub fn account_of(store: &str) -> Result<String> {
     let path = std::path::absolute(store).map_err(|error| Failure::file(Path::new(store), &error))?;
-    keyring::Entry::new(SERVICE, &path.display().to_string()).map_err(|error| keychain_failed(&error))
+    Ok(path.display().to_string())
 }
 
-#[cfg(feature = "encryption")]
-pub fn keychain_failed(error: &keyring::Error) -> Failure {
-    match error {
-        keyring::Error::NoEntry => Failure::new("key.missing", "the keychain has no key for this store"),
-        other => Failure::new("key.keychain", format!("the keychain cannot be used: {other}"))
-            .with_hint("unlock it, or use SAPWOOD_KEY or a key file instead"),
-    }
-}
-
-#[cfg(feature = "encryption")]
 fn from_keychain(store: &str) -> Result<Key> {
-    let text = keychain_entry(store)?.get_password().map_err(|error| keychain_failed(&error))?;
-    checked(text)
-}
-
-#[cfg(not(feature = "encryption"))]
-fn from_keychain(_: &str) -> Result<Key> {
-    Err(Failure::new("build.feature", "keychain = true, and this build of sapwood cannot use the keychain"))
+    let missing = || Failure::new("key.missing", "the keychain has no key for this store");
+    checked(keychain::find(&account_of(store)?)?.ok_or_else(missing)?)
 }
 
 #[cfg(test)]

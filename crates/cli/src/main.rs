@@ -15,6 +15,7 @@ mod cmd;
 mod config;
 mod failure;
 mod key;
+mod keychain;
 mod lines;
 mod render;
 mod telemetry;

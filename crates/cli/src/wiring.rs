@@ -64,7 +64,8 @@ impl App {
         }
         let world = world::open(&self.place, self.default_model())?;
         self.model = Some(world.model.clone());
-        self.engine = self.engine.clone().with_world(world);
+        let thresholds = self.place.config.pressure.unwrap_or_default();
+        self.engine = self.engine.clone().with_thresholds(thresholds).with_world(world);
         self.telemetry = telemetry::start(self.format());
         if self.telemetry.is_some() {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));

@@ -1,14 +1,16 @@
 //! The models and tools that turns are run with, from configuration and environment. Made only for commands that run turns.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use sapwood::effects::model::{EnvironmentKeys, Models, Settings as ModelSettings};
+use sapwood::effects::model::{EnvironmentKeys, Key, KeySource, Models, Settings as ModelSettings};
 use sapwood::effects::sandbox::Launcher;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::World;
 
 use crate::failure::{Failure, Result};
+use crate::keychain;
 use crate::wiring::Place;
 
 /// Where sessions have their scratch directories, in Sapwood's home.
@@ -19,11 +21,12 @@ const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", 
 pub fn open(place: &Place, default_model: String) -> Result<World> {
     let settings = ModelSettings { providers: place.config.providers.clone(), ..ModelSettings::default() };
     let settings = settings.with_variables(|name| std::env::var(name).ok());
-    let models = Models::new(settings, Arc::new(EnvironmentKeys))
+    let secrets = Arc::new(find_secrets());
+    let models = Models::new(settings, Arc::new(ModelKeys::new(Arc::clone(&secrets))))
         .map_err(|error| Failure::new("config.invalid", error.to_string()))?;
     let mut settings = ToolSettings::new(place.home.join(SCRATCH_DIR));
     settings.launcher = Launcher::this_binary();
-    settings.secrets = Arc::new(find_secrets());
+    settings.secrets = secrets;
     Ok(World { model: Arc::new(models), tools: Arc::new(Host::new(settings)), default_model })
 }
 
@@ -32,10 +35,48 @@ fn find_secrets() -> Secrets {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let secrets = Secrets::from_variables(variables.clone());
+    let secrets = Secrets::from_variables(variables.clone()).with_lookup(Box::new(ask_keychain));
     let is_key = |name: &str| SECRET_ENDINGS.iter().any(|ending| name.ends_with(ending));
     for (name, value) in variables.into_iter().filter(|(name, _)| is_key(name)) {
         secrets.guard(&name, Secret::new(value));
     }
     secrets
+}
+
+/// A keychain that is locked, absent or not built in has nothing: whoever asked says that the key is missing, and where to
+/// put it.
+fn ask_keychain(name: &str) -> Option<Secret> {
+    keychain::find(name).ok().flatten().map(Secret::new)
+}
+
+/// Keys of models: from the environment, and then from the keychain. That is asked once for each, because asking may take a
+/// person's consent; what it gives is kept out of every output.
+struct ModelKeys {
+    found: Mutex<BTreeMap<String, Option<Secret>>>,
+    secrets: Arc<Secrets>,
+}
+
+impl ModelKeys {
+    fn new(secrets: Arc<Secrets>) -> Self {
+        Self { found: Mutex::default(), secrets }
+    }
+
+    fn from_keychain(&self, variable: &str) -> Option<Secret> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let ask = || {
+            let secret = ask_keychain(variable);
+            if let Some(secret) = &secret {
+                self.secrets.guard(variable, secret.clone());
+            }
+            secret
+        };
+        found.entry(variable.to_owned()).or_insert_with(ask).clone()
+    }
+}
+
+impl KeySource for ModelKeys {
+    fn find_key(&self, variable: &str) -> Option<Key> {
+        let kept = || self.from_keychain(variable).map(|secret| Key::new(secret.expose().to_owned()));
+        EnvironmentKeys.find_key(variable).or_else(kept)
+    }
 }

@@ -175,6 +175,11 @@ uuid_type!(
     TurnId,
     "turn id"
 );
+uuid_type!(
+    /// Something that was learned; grows with the time it was made.
+    MemoryId,
+    "memory id"
+);
 
 impl EntryId {
     /// The next id of a log whose newest id is `last`: never smaller, even if the clock was set back (I13).

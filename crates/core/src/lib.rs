@@ -35,6 +35,6 @@ pub mod view;
 pub use agent::Agent;
 pub use content::{BlobRef, Json, Part};
 pub use entry::{Body, Draft, Entry, Kind, Record};
-pub use id::{BlobHash, EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+pub use id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use port::store::{Store, StoreError};
 pub use scope::{Principal, Right, Role, Scope};

@@ -54,9 +54,57 @@ impl Settings {
         }
     }
 
+    /// The prompt, with what each `{{ctx.NAME}}` stands for. A name that nobody gave stays as it is written.
+    pub fn system_prompt(&self) -> Option<String> {
+        let system = self.system.as_deref()?;
+        let mut prompt = String::with_capacity(system.len());
+        let mut rest = system;
+        while let Some((before, name, after)) = next_variable(rest) {
+            prompt.push_str(before);
+            match self.variables.get(name) {
+                Some(value) => prompt.push_str(value),
+                None => prompt.push_str(&rest[before.len()..rest.len() - after.len()]),
+            }
+            rest = after;
+        }
+        prompt.push_str(rest);
+        Some(prompt)
+    }
+
     pub fn thinking_level(&self) -> &str {
         self.thinking.as_deref().unwrap_or("off")
     }
+}
+
+/// The names that a prompt has variables for.
+pub fn variables_in(prompt: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = prompt;
+    while let Some((_, name, after)) = next_variable(rest) {
+        names.push(name);
+        rest = after;
+    }
+    names
+}
+
+/// What is before the first `{{ctx.NAME}}`, its name, and what comes after it.
+fn next_variable(text: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    while let Some(found) = text[from..].find("{{") {
+        let start = from + found;
+        let inside = &text[start + 2..];
+        let end = inside.find("}}")?;
+        let name = inside[..end].trim().strip_prefix("ctx.").filter(|name| is_name(name));
+        match name {
+            Some(name) => return Some((&text[..start], name, &inside[end + 2..])),
+            None => from = start + 1,
+        }
+    }
+    None
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.'))
 }
 
 fn replace_if_given<T: Clone>(current: &mut Option<T>, given: &Option<T>) {
@@ -97,5 +145,30 @@ impl Labels {
 
     pub fn iter(&self) -> impl Iterator<Item = (EntryId, &str)> {
         self.0.iter().map(|(id, text)| (*id, text.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_says_what_its_variables_stand_for() {
+        let variables = [("project", "sapwood"), ("who", "{{ctx.project}}")];
+        let filled = |system: &str| {
+            let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            Settings { system: Some(system.to_owned()), variables, ..Settings::default() }.system_prompt()
+        };
+        let cases = [
+            ("about {{ctx.project}}, {{ ctx.project }}.", "about sapwood, sapwood."),
+            ("a value is not looked into: {{ctx.who}}", "a value is not looked into: {{ctx.project}}"),
+            ("{{ctx.unknown}} and {{other}} stay", "{{ctx.unknown}} and {{other}} stay"),
+            ("{{{ctx.project}}} {{ctx.}} {{", "{sapwood} {{ctx.}} {{"),
+            ("{{ a {{ctx.project}}", "{{ a sapwood"),
+        ];
+        for (system, expected) in cases {
+            assert_eq!(filled(system).unwrap(), expected);
+        }
+        assert_eq!(variables_in("{{ctx.a}} {{b}} {{ ctx.c-d }}"), ["a", "c-d"]);
     }
 }

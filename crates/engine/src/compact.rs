@@ -16,7 +16,7 @@ use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
 
-use crate::summarise::summarise;
+use crate::summarise::{Metered, summarise};
 use crate::{Engine, EngineError, Result};
 
 /// How often a compaction is begun anew because the session took another way meanwhile.
@@ -167,8 +167,15 @@ fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
 
 impl Engine {
     /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
-    pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
+    pub async fn compact(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut how: Compacting,
+    ) -> Result<Compacted> {
         how.check()?;
+        let meter = how.summariser.take().map(|summariser| Arc::new(Metered::new(summariser)));
+        how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
             let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
             let looked = Looked::of(slice);
@@ -177,7 +184,7 @@ impl Engine {
             if !is_called_for(&looked, &how, &counter) {
                 return Ok(Compacted::nothing(&looked.context, tokens));
             }
-            let ready = match self.make(&looked.context, &how, &counter, tokens).await? {
+            let mut ready = match self.make(&looked.context, &how, &counter, tokens).await? {
                 None => return Ok(Compacted::nothing(&looked.context, tokens)),
                 Some(Outcome::Cancelled(reason)) => {
                     let nothing = Compacted::nothing(&looked.context, tokens);
@@ -185,6 +192,7 @@ impl Engine {
                 }
                 Some(Outcome::Ready(ready)) => ready,
             };
+            ready.compaction.written_by = meter.as_ref().and_then(|meter| meter.bill());
             if let Some(done) = self.write_compaction(scope, session, &looked, *ready, &how).await? {
                 return Ok(done);
             }

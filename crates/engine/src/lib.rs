@@ -31,6 +31,7 @@ use std::sync::Arc;
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
 use sapwood_core::port::tokens::Tokenizers;
+use sapwood_core::pressure::Thresholds;
 
 pub use error::{EngineError, Result};
 pub use follow::Follower;
@@ -56,6 +57,7 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    thresholds: Thresholds,
 }
 
 impl Engine {
@@ -68,12 +70,19 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            thresholds: Thresholds::default(),
         }
     }
 
     /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
     pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
         self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self
+    }
+
+    /// The same engine, with other levels of pressure where the session's agent says nothing.
+    pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
+        self.thresholds = thresholds;
         self
     }
 

@@ -61,7 +61,7 @@ pub struct Relieved {
     /// Before anything was done; none if the window is not known.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
-    /// The note for followers, if the level is another than before.
+    /// The note for followers, if the level is not green, or no longer something else.
     pub note: Option<CustomInfo>,
     /// Whether the user should be told that the context is nearly full.
     pub warns: bool,
@@ -103,7 +103,8 @@ impl Engine {
             return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
         };
         let before = situation.last_level.unwrap_or(Level::Green);
-        let note = (pressure.level != before).then(|| pressure.to_info());
+        // Green is the rule and needs no mention, unless it was otherwise a moment ago.
+        let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_info());
         if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
             self.append_note(scope, session, note, situation).await?;
         }

@@ -1,6 +1,6 @@
 //! Asking a summariser: piece by piece, each with the summary so far, and the beginning of a split turn apart.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use sapwood_core::Part;
@@ -8,9 +8,9 @@ use sapwood_core::compact::summarise::{
     digest_of, story_pieces, story_request, story_so_far, turn_pieces, turn_request, turn_so_far,
 };
 use sapwood_core::compact::{Archive, Digest};
-use sapwood_core::entry::{Details, Stop};
+use sapwood_core::entry::{Details, Stop, WrittenBy};
 use sapwood_core::port::model::{self, Model, ModelError, Reply, RequestMessage, RequestPart, Thinking};
-use sapwood_core::port::summariser::{Request, Summariser, SummariserError};
+use sapwood_core::port::summariser::{Request, Summariser, SummariserError, Written};
 use sapwood_core::project::context::Role;
 use tracing::Instrument;
 
@@ -31,6 +31,14 @@ impl ModelSummariser {
         Self { model, name: name.into() }
     }
 
+    /// What a reply took. One without usage was a call all the same.
+    fn bill(&self, reply: &Reply) -> WrittenBy {
+        let usage = reply.usage.unwrap_or_default();
+        let price = self.model.facts(&self.name).price;
+        let cost_nano_usd = price.map(|price| price.cost_nano_usd(&usage));
+        WrittenBy { model: self.name.clone(), calls: 1, usage, cost_nano_usd }
+    }
+
     async fn read_reply(&self, request: &model::Request) -> Result<Reply, ModelError> {
         let mut pieces = self.model.call(request).await?;
         let mut reply = Reply::default();
@@ -44,7 +52,7 @@ impl ModelSummariser {
 
 #[async_trait]
 impl Summariser for ModelSummariser {
-    async fn write(&self, request: Request) -> Result<String, SummariserError> {
+    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
         let message = RequestMessage { role: Role::User, parts: vec![RequestPart::Text(request.text)] };
         let request = model::Request {
             model: self.name.clone(),
@@ -66,7 +74,9 @@ impl Summariser for ModelSummariser {
             record_usage(&span, usage);
         }
         match reply.stop {
-            Some(Stop::Stop | Stop::Length) => Ok(text_of(&reply)),
+            Some(Stop::Stop | Stop::Length) => {
+                Ok(Written { text: text_of(&reply), by: Some(self.bill(&reply)) })
+            }
             Some(stop) => Err(SummariserError(format!("{} ended its summary with {stop:?}", self.name))),
             None => Err(SummariserError(format!("the summary of {} was cut off", self.name))),
         }
@@ -85,11 +95,51 @@ pub(crate) async fn summarise(
 ) -> Result<(Digest, Details), SummariserError> {
     let mut story = story_so_far(archive);
     for piece in story_pieces(archive) {
-        story = summariser.write(story_request(archive, &story, &piece)).await?;
+        story = summariser.write(story_request(archive, &story, &piece)).await?.text;
     }
     let mut turn = turn_so_far(archive);
     for piece in turn_pieces(archive) {
-        turn = summariser.write(turn_request(archive, &turn, &piece)).await?;
+        turn = summariser.write(turn_request(archive, &turn, &piece)).await?.text;
     }
     Ok(digest_of(archive, &story, &turn))
+}
+
+/// Another summariser, with what its calls took: also those whose text was not used in the end.
+pub(crate) struct Metered {
+    inner: Arc<dyn Summariser>,
+    bill: Mutex<Option<WrittenBy>>,
+}
+
+impl Metered {
+    pub fn new(inner: Arc<dyn Summariser>) -> Self {
+        Self { inner, bill: Mutex::default() }
+    }
+
+    pub fn bill(&self) -> Option<WrittenBy> {
+        self.bill.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[async_trait]
+impl Summariser for Metered {
+    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
+        let written = self.inner.write(request).await?;
+        let mut bill = self.bill.lock().unwrap_or_else(PoisonError::into_inner);
+        *bill = add_up(bill.take(), written.by.clone());
+        Ok(written)
+    }
+}
+
+/// All calls of one summary. One whose price is not known makes the sum unknown: it is not free.
+fn add_up(before: Option<WrittenBy>, call: Option<WrittenBy>) -> Option<WrittenBy> {
+    let (Some(before), Some(call)) = (&before, &call) else { return before.or(call) };
+    let mut usage = before.usage;
+    usage += call.usage;
+    let costs = before.cost_nano_usd.zip(call.cost_nano_usd);
+    Some(WrittenBy {
+        model: before.model.clone(),
+        calls: before.calls.saturating_add(call.calls),
+        usage,
+        cost_nano_usd: costs.map(|(before, call)| before.saturating_add(call)),
+    })
 }

@@ -67,7 +67,7 @@ impl Problem {
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
-        "auth.origin" | "key.scope" | "session.denied" => StatusCode::FORBIDDEN,
+        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" => StatusCode::FORBIDDEN,
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
@@ -76,6 +76,7 @@ pub fn status_of(code: &str) -> StatusCode {
         "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "session.conflict"
+        | "memory.conflict"
         | "session.exists"
         | "session.stale_fence"
         | "session.leased"

@@ -10,6 +10,7 @@ pub mod floor;
 pub mod jsonl;
 mod logbook;
 mod match_text;
+mod memories;
 pub mod memory;
 pub mod opencode;
 mod private;

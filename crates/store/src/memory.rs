@@ -5,6 +5,7 @@
 //! everything and is never held across an await.
 
 mod keys;
+mod memories;
 mod tenant;
 
 use std::collections::{HashMap, HashSet};
@@ -179,6 +180,7 @@ impl Sessions for MemoryStore {
         let tenant = state.tenant(scope);
         admit(scope, &tenant.book(session)?.summary, Right::Own)?;
         tenant.remove(session);
+        tenant.memories.erase_session(session);
         tenant.write_audit(scope, about(AuditAction::Erase, session), now);
         Ok(())
     }

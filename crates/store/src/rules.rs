@@ -260,7 +260,7 @@ impl HitCursor {
     }
 }
 
-fn bad_cursor() -> StoreError {
+pub fn bad_cursor() -> StoreError {
     StoreError::Invalid { what: "the cursor", why: "it is not one that this store gave out".to_owned() }
 }
 

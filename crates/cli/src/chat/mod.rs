@@ -22,7 +22,6 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use sapwood::core::Kind;
-use sapwood::core::agent::Agent;
 use sapwood::core::content::ToolCall;
 use sapwood::core::project::context::{Message, Role};
 use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
@@ -34,6 +33,7 @@ use crate::render::{self, BOLD, DIM, GREEN, RED, YELLOW, clean, fit};
 use crate::wiring::App;
 
 use command::Command;
+use opening::Opening;
 use prompt::{Prompt, Typed};
 use screen::{Look, Screen};
 use watch::{Asks, Line, Watch};
@@ -48,8 +48,8 @@ pub struct Chat<'a> {
     app: &'a mut App,
     /// None until something is said: a chat that was only opened leaves no session behind.
     session: Option<SessionId>,
-    /// The agent of a session that is still to be made.
-    agent: Agent,
+    /// Of a session that is still to be made.
+    opening: Opening,
     /// Tools that were allowed for as long as this chat lasts.
     always: BTreeSet<String>,
     screen: Screen,
@@ -65,12 +65,12 @@ enum Next {
 }
 
 impl<'a> Chat<'a> {
-    pub fn new(app: &'a mut App, session: Option<SessionId>, agent: Agent) -> Result<Self> {
+    pub fn new(app: &'a mut App, session: Option<SessionId>, opening: Opening) -> Result<Self> {
         crate::wiring::create_home(&app.place.home)?;
         let prompt = Prompt::new(app.place.home.join(HISTORY_FILE))?;
         let screen = Screen::new(Look::of_stdout());
         let (always, typed) = (BTreeSet::new(), String::new());
-        Ok(Self { app, session, agent, always, screen, prompt, typed })
+        Ok(Self { app, session, opening, always, screen, prompt, typed })
     }
 
     pub async fn run(mut self) -> Result<()> {
@@ -152,7 +152,7 @@ impl<'a> Chat<'a> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
-        let session = opening::start(self.app, self.agent.clone(), None).await?;
+        let session = self.opening.clone().start(self.app).await?;
         self.session = Some(session.clone());
         Ok(session)
     }
@@ -271,11 +271,11 @@ impl<'a> Chat<'a> {
     async fn greet(&mut self) -> Result<()> {
         let model = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
+            None => self.opening.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
         };
         let what = match &self.session {
             Some(session) => format!("session {session}"),
-            None => format!("a new session with agent {}", clean(&self.agent.id)),
+            None => format!("a new session with agent {}", clean(&self.opening.agent.id)),
         };
         self.screen.settle(&[
             format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),

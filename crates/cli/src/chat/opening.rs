@@ -1,5 +1,7 @@
 //! Which session is talked to: one that was named, the last one of this directory, or a new one with a frozen agent.
 
+use std::collections::BTreeMap;
+
 use sapwood::core::agent::Agent;
 use sapwood::core::entry::{Body, ModelChanged};
 use sapwood::core::port::store::ListFilter;
@@ -23,11 +25,21 @@ pub async fn latest_here(app: &App) -> Result<SessionId> {
     })
 }
 
-/// Begins a session with an agent, which is frozen into it.
-pub async fn start(app: &App, agent: Agent, title: Option<String>) -> Result<SessionId> {
-    let open = OpenOptions { title, cwd: Some(directory(None)?), ..OpenOptions::default() };
-    let options = StartOptions { open, agent, ..StartOptions::default() };
-    Ok(app.engine.start(&app.scope, options).await?.0)
+/// What a session that is still to be made begins with.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub agent: Agent,
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Opening {
+    /// Begins a session with the agent, which is frozen into it.
+    pub async fn start(self, app: &App) -> Result<SessionId> {
+        let open = OpenOptions { cwd: Some(directory(None)?), ..OpenOptions::default() };
+        let (agent, variables) = (self.agent, self.variables);
+        let options = StartOptions { open, agent, variables, ..StartOptions::default() };
+        Ok(app.engine.start(&app.scope, options).await?.0)
+    }
 }
 
 /// Another model answers from now on.

@@ -49,7 +49,8 @@ pub async fn pressure(app: &App, session: &SessionId, model: &str) -> Result<Opt
     let Some(facts) = app.model.as_ref().map(|models| models.facts(model)) else { return Ok(None) };
     let budget_tokens =
         facts.window_tokens.map(|window| window.saturating_sub(facts.output_tokens_max.unwrap_or(0)).max(1));
-    let situation = Situation { budget_tokens, ..Situation::default() };
+    let thresholds = app.engine.thresholds_of(&app.scope, session).await?;
+    let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
     Ok(app.engine.pressure(&app.scope, session, &situation).await?)
 }
 

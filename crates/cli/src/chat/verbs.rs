@@ -108,7 +108,7 @@ impl Chat<'_> {
     async fn begin_anew(&mut self, agent: Option<String>) -> Result<()> {
         if agent.is_some() || self.session.is_some() {
             let config = &self.app.place.config;
-            self.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
+            self.opening.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
         }
         if let Some(left) = self.session.take() {
             self.say(format!("{DIM}left session {left}{DIM:#}"))?;
@@ -120,7 +120,7 @@ impl Chat<'_> {
     async fn show_agent(&mut self) -> Result<()> {
         let agent = match &self.session {
             Some(session) => self.app.engine.agent_of(&self.app.scope, session).await?,
-            None => self.agent.clone(),
+            None => self.opening.agent.clone(),
         };
         let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };
         self.screen.settle(&[
@@ -132,7 +132,7 @@ impl Chat<'_> {
     async fn show_models(&mut self) -> Result<()> {
         let now = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
+            None => self.opening.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
         };
         let names = self.app.model.as_ref().map(|models| models.names()).unwrap_or_default();
         let mut lines = vec![format!("{BOLD}{}{BOLD:#}", clean(&now))];
@@ -144,7 +144,7 @@ impl Chat<'_> {
     async fn change_model(&mut self, name: &str) -> Result<()> {
         match self.session.clone() {
             Some(session) => opening::change_model(self.app, &session, name).await?,
-            None => self.agent.model = Some(name.to_owned()),
+            None => self.opening.agent.model = Some(name.to_owned()),
         }
         self.say(format!("{GREEN}✓{GREEN:#} {} answers from now on", clean(name)))
     }

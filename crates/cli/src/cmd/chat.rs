@@ -8,7 +8,9 @@ use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Part, SessionId};
 
 use super::send::{Turn, deliver};
-use crate::chat::{Chat, opening};
+use super::start::StartArgs;
+use crate::chat::Chat;
+use crate::chat::opening::{self, Opening};
 use crate::failure::{Failure, Result};
 use crate::render::{Format, note};
 use crate::wiring::App;
@@ -36,6 +38,8 @@ pub struct ChatArgs {
     /// Say this, print the answer and end; - reads it from stdin
     #[arg(long, short = 'p', value_name = "PROMPT", allow_hyphen_values = true)]
     prompt: Option<String>,
+    #[command(flatten)]
+    start: StartArgs,
 }
 
 pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
@@ -50,20 +54,24 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
             format!("session {session} has its agent already, and keeps it: {agent} cannot answer there");
         return Err(Failure::usage(message, "leave --agent out, or begin a new session with it"));
     }
-    let agent = choose_agent(app, &args)?;
+    if let (Some(session), true) = (&session, args.start.is_given()) {
+        let message = format!("session {session} has begun: its variables and rights stay as they are");
+        return Err(Failure::usage(message, "leave --var, --tools, --fs-scope and --approvals out"));
+    }
+    let opening = Opening { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
     let prompt = read_prompt(args.prompt.as_deref())?;
     if let (Some(session), Some(model)) = (&session, &args.model) {
         opening::change_model(app, session, model).await?;
     }
     match prompt {
-        Some(prompt) => say_once(app, session, agent, &prompt).await,
+        Some(prompt) => say_once(app, session, opening, &prompt).await,
         None if app.format() == Format::Json => {
             Err(Failure::usage("with --json a prompt is needed", "give one with -p, or on stdin"))
         }
         None if !std::io::stdout().is_terminal() => {
             Err(Failure::usage("the output is no terminal", "give a prompt with -p to get just the answer"))
         }
-        None => Box::pin(Chat::new(app, session, agent)?.run()).await,
+        None => Box::pin(Chat::new(app, session, opening)?.run()).await,
     }
 }
 
@@ -72,7 +80,7 @@ fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
     if let Some(model) = &args.model {
         agent.model = Some(model.clone());
     }
-    Ok(agent)
+    args.start.narrow(agent)
 }
 
 /// The prompt and what is piped in, joined; nothing if somebody sits at the keyboard and gave no prompt.
@@ -127,12 +135,12 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-async fn say_once(app: &mut App, session: Option<SessionId>, agent: Agent, prompt: &str) -> Result<()> {
+async fn say_once(app: &mut App, session: Option<SessionId>, opening: Opening, prompt: &str) -> Result<()> {
     let session = match session {
         Some(session) => session,
         None => {
-            let model = agent.model.clone().unwrap_or_default();
-            let session = opening::start(app, agent, None).await?;
+            let model = opening.agent.model.clone().unwrap_or_default();
+            let session = opening.start(app).await?;
             note(app.format(), &format!("{model} · session {session}"));
             session
         }

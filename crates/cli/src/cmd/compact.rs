@@ -10,7 +10,6 @@ use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
 use sapwood::core::port::summariser::Summariser;
 use sapwood::engine::compact::{Compacted, Compacting, Writing};
-use sapwood::engine::summarise::ModelSummariser;
 use serde_json::json;
 
 use crate::args::{count, tokens};
@@ -102,10 +101,7 @@ async fn summariser(
         };
     }
     app.open_world()?;
-    let own = app.engine.summary(&app.scope, session).await?.model;
-    let name = model.or(own).unwrap_or_else(|| app.default_model());
-    let models = app.model.clone();
-    Ok(models.map(|models| Arc::new(ModelSummariser::new(models, name)) as Arc<dyn Summariser>))
+    Ok(Some(Arc::new(app.engine.summariser_of(&app.scope, session, model).await?)))
 }
 
 fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {

@@ -3,7 +3,11 @@
 use std::io::Write;
 
 use clap::Args;
+use sapwood::EntryId;
+use sapwood::core::entry::Strategy;
+use sapwood::core::project::context::Context;
 use sapwood::core::project::summary::Summary;
+use serde::Serialize;
 
 use crate::failure::Result;
 use crate::render::{clean, cost, local_time};
@@ -18,13 +22,48 @@ pub struct InfoArgs {
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
+    // A context that was never cut short may be long, and need not be looked at.
+    let context = match summary.compactions {
+        0 => None,
+        _ => state_of(&app.engine.context(&app.scope, &session, None).await?),
+    };
+    let shown = Info { summary, context };
     if app.out.is_json() {
-        return app.out.json(&summary);
+        return app.out.json(&shown);
     }
-    for (key, value) in facts(&summary) {
+    let context = shown.context.map(|state| ("context", format!("{} ({})", state.state, state.strategy)));
+    for (key, value) in facts(&shown.summary).into_iter().chain(context) {
         writeln!(app.out, "{key}: {}", clean(&value))?;
     }
     Ok(())
+}
+
+#[derive(Serialize)]
+struct Info {
+    #[serde(flatten)]
+    summary: Summary,
+    /// None if the context is all that was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<ContextState>,
+}
+
+/// Why the context is shorter than what was said.
+#[derive(Serialize)]
+struct ContextState {
+    state: &'static str,
+    strategy: &'static str,
+    entry: EntryId,
+}
+
+fn state_of(context: &Context) -> Option<ContextState> {
+    let in_force = context.compaction.as_ref()?;
+    let strategy = in_force.body.strategy;
+    let state = match strategy {
+        Strategy::Prune => "pruned",
+        Strategy::Trim => "trimmed",
+        _ => "compacted",
+    };
+    Some(ContextState { state, strategy: strategy.as_str(), entry: in_force.id })
 }
 
 fn facts(summary: &Summary) -> Vec<(&'static str, String)> {

@@ -34,6 +34,7 @@ pub mod send;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod start;
 pub mod tree;
 pub mod trim;
 pub mod uncompact;

@@ -9,6 +9,7 @@ use sapwood::core::agent::Agent;
 use sapwood::engine::turn::StartOptions;
 use serde_json::json;
 
+use super::start::StartArgs;
 use crate::failure::{Failure, Result};
 use crate::wiring::App;
 
@@ -26,6 +27,8 @@ pub struct NewArgs {
     /// The directory it is about; the current one if not given
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
+    #[command(flatten)]
+    start: StartArgs,
 }
 
 pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
@@ -34,8 +37,13 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let open = OpenOptions { id, title: args.title, agent: args.agent.clone(), cwd };
     let (id, _) = match frozen_agent(app, args.agent.as_deref())? {
         Some(agent) => {
-            let options = StartOptions { open, agent, ..StartOptions::default() };
+            let (agent, variables) = (args.start.narrow(agent)?, args.start.variables()?);
+            let options = StartOptions { open, agent, variables, ..StartOptions::default() };
             app.engine.start(&app.scope, options).await?
+        }
+        None if args.start.is_given() => {
+            let hint = "name one with --agent; sapwood agent ls shows them";
+            return Err(Failure::usage("variables and narrower rights need an agent", hint));
         }
         None => app.engine.open(&app.scope, open).await?,
     };

@@ -3,12 +3,14 @@
 use std::io::Write;
 
 use clap::Args;
+use sapwood::SessionId;
+use sapwood::core::port::store::{ListFilter, PAGE_ROWS_MAX};
 use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruned, Pruning, Writing};
 use serde_json::json;
 
 use crate::args::count;
 use crate::failure::Result;
-use crate::render::plural;
+use crate::render::{note, plural};
 use crate::wiring::App;
 
 const UNITS_MS: &[(&str, i64)] =
@@ -17,7 +19,11 @@ const UNITS_MS: &[(&str, i64)] =
 /// Let the old messages of an inactive session leave its context
 #[derive(Debug, Args)]
 pub struct PruneArgs {
-    session: String,
+    #[arg(required_unless_present = "all")]
+    session: Option<String>,
+    /// Every session that was not used for so long
+    #[arg(long, conflicts_with = "session")]
+    all: bool,
     /// How long nobody must have written: 30d, 12h, 45m, 10s
     #[arg(long, value_name = "TIME", value_parser = duration_ms, allow_hyphen_values = true)]
     inactive_for: i64,
@@ -40,20 +46,53 @@ fn duration_ms(text: &str) -> Result<i64, String> {
 }
 
 pub async fn run(app: &mut App, args: PruneArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
     let pruning = Pruning {
         inactive_for_ms: args.inactive_for,
         keep_last: args.keep_last.map_or(PRUNE_KEEP_LAST, |count| count as usize),
         writing: if args.dry_run { Writing::DryRun } else { Writing::Write },
     };
-    let pruned = app.engine.prune(&app.scope, &session, pruning).await?;
-    print_pruned(app, &pruned, args.dry_run)
+    match &args.session {
+        Some(given) => {
+            let session = app.session(given).await?;
+            let pruned = app.engine.prune(&app.scope, &session, pruning).await?;
+            print_pruned(app, &session, &pruned, args.dry_run)
+        }
+        None => prune_all(app, pruning, args.dry_run).await,
+    }
 }
 
-fn print_pruned(app: &mut App, pruned: &Pruned, is_dry: bool) -> Result<()> {
+/// Every session that nobody used for so long. One that cannot be pruned, because it is archived or belongs to somebody
+/// else, is passed over.
+async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> {
+    let (mut cursor, mut count) = (None, 0);
+    loop {
+        let filter = ListFilter { limit: PAGE_ROWS_MAX, cursor, ..ListFilter::default() };
+        let page = app.engine.list(&app.scope, &filter).await?;
+        for summary in page.items {
+            match app.engine.prune(&app.scope, &summary.id, pruning).await {
+                Ok(pruned) if pruned.removed == 0 => {}
+                Ok(pruned) => {
+                    count += 1;
+                    print_pruned(app, &summary.id, &pruned, is_dry)?;
+                }
+                Err(error) => note(app.format(), &format!("{} stays as it is: {error}", summary.id)),
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if count == 0 && !app.out.is_json() {
+        writeln!(app.out, "nothing to prune: no session was unused for so long")?;
+    }
+    Ok(())
+}
+
+fn print_pruned(app: &mut App, session: &SessionId, pruned: &Pruned, is_dry: bool) -> Result<()> {
     if app.out.is_json() {
         let mut line = json!({
-            "kept": pruned.kept, "archived": pruned.removed, "idle_ms": pruned.idle_ms,
+            "session": session, "kept": pruned.kept, "archived": pruned.removed, "idle_ms": pruned.idle_ms,
             "tokens_before": pruned.tokens_before, "tokens_after": pruned.tokens_after,
         });
         if is_dry {
@@ -66,7 +105,7 @@ fn print_pruned(app: &mut App, pruned: &Pruned, is_dry: bool) -> Result<()> {
         0 => Ok(writeln!(app.out, "nothing to prune: {kept} in the context")?),
         removed => {
             let removed = plural(removed as u64, "message");
-            Ok(writeln!(app.out, "{removed} {would} the context, {kept} in it")?)
+            Ok(writeln!(app.out, "{session}: {removed} {would} the context, {kept} in it")?)
         }
     }
 }

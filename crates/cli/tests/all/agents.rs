@@ -83,3 +83,36 @@ fn the_configuration_names_the_model_and_the_agent() {
     let context = world.json(&["context", "@last"]);
     assert_eq!((context["system"].as_str(), context["model"].as_str()), (Some("Help."), Some("demo")));
 }
+
+#[test]
+fn variables_fill_the_prompt_and_must_be_given() {
+    let world =
+        world(&[("agents/helper.yaml", "id: helper\nmodel: demo\nsystem_prompt: About {{ctx.project}}.\n")]);
+    let missing = world.fail(2, &["new", "--agent", "helper"]);
+    assert!(missing["message"].as_str().unwrap().contains("needs project"), "{missing}");
+    let id = world.ok(&["new", "--agent", "helper", "--var", "project=sapwood = wood"]);
+    assert_eq!(world.json(&["context", &id])["system"], "About sapwood = wood.");
+    world.ok(&["chat", "--agent", "helper", "--var", "project=bark", "-p", "hello"]);
+    assert_eq!(world.json(&["context", "@last"])["system"], "About bark.");
+    assert_eq!(world.run(&["chat", "-c", "--var", "project=other", "-p", "hello"]).status, Some(2));
+    assert_eq!(world.run(&["new", "--agent", "helper", "--var", "project"]).status, Some(2));
+    assert_eq!(world.run(&["new", "--var", "project=x"]).status, Some(2));
+}
+
+#[test]
+fn a_session_may_have_less_than_its_agent_and_never_more() {
+    let agent =
+        "id: helper\nmodel: demo\ntools: [read_file, write_file]\nfs_scope: project\napprovals: ask\n";
+    let world = world(&[("agents/helper.yaml", agent)]);
+    let less = ["--tools", "read_file", "--fs-scope", "sandboxed", "--approvals", "plan"];
+    let id = world.ok(&[&["new", "--agent", "helper"][..], &less].concat());
+    let frozen = world.lines(&["events", &id]).into_iter().find(|event| event["type"] == "context_changed");
+    let frozen = frozen.unwrap_or_else(|| world.lines(&["events", &id]).remove(0));
+    let text = frozen.to_string();
+    assert!(text.contains("sandboxed") && text.contains("plan") && !text.contains("write_file"), "{text}");
+    for more in [["--tools", "run_command"], ["--fs-scope", "full"], ["--approvals", "auto"]] {
+        let refused = world.fail(1, &[&["new", "--agent", "helper"][..], &more].concat());
+        assert_eq!(refused["code"], "agent.invalid");
+    }
+    assert_eq!(world.run(&["new", "--agent", "helper", "--fs-scope", "everything"]).status, Some(2));
+}

@@ -170,5 +170,48 @@ fn a_session_is_pruned_once_nobody_has_used_it_for_long_enough() {
             (&json!("prune"), &json!("inactivity"))
         );
         assert!(world.fail(2, &["prune", &session, "--inactive-for", "30"])["message"].is_string());
+        assert_eq!(world.json(&["info", &session])["context"]["state"], "pruned");
     });
+}
+
+#[test]
+fn every_unused_session_is_pruned_at_once_and_said_beforehand() {
+    on_each_store(|world| {
+        let (long, other, short) = (chat(world, 20), chat(world, 15), chat(world, 3));
+        let all = ["prune", "--all", "--inactive-for", "0s", "--keep-last", "10"];
+        let mut said = world.lines(&[&all[..], &["--dry-run"]].concat());
+        said.sort_by_key(|line| line["archived"].as_u64());
+        let rows: Vec<_> =
+            said.iter().map(|line| (line["session"].as_str(), line["archived"].as_u64())).collect();
+        assert_eq!(rows, [(Some(&*other), Some(5)), (Some(&*long), Some(10))]);
+        assert_eq!(world.texts(&long, None).len(), 20, "nothing was done");
+        assert_eq!(world.lines(&all).len(), 2);
+        let lengths = [&long, &other, &short].map(|session| world.texts(session, None).len());
+        assert_eq!(lengths, [10, 10, 3]);
+        assert!(world.lines(&all).is_empty());
+        assert_eq!(world.run(&["prune", "--inactive-for", "0s"]).status, Some(2));
+    });
+}
+
+#[test]
+fn the_levels_of_pressure_are_settings() {
+    let world = World::new("sqlite");
+    let levels = |text: &str| std::fs::write(world.path("sapwood.toml"), text).unwrap();
+    levels("[pressure]\nyellow_percent = 80\norange_percent = 70\n");
+    assert_eq!(world.fail(2, &["ls"])["code"], "config.invalid");
+    levels("[pressure]\nyellow_percnt = 80\n");
+    assert!(world.fail(2, &["ls"])["message"].as_str().unwrap().contains("yellow_percnt"));
+    levels("[pressure]\nyellow_percent = 1\norange_percent = 2\nred_percent = 100\n");
+    let long = "and so on ".repeat(2_000);
+    let id = world.ok(&["new"]);
+    world.ok(&["send", &id, &long]);
+    let of = |id: &str| {
+        let events = world.lines(&["events", id]);
+        events.iter().any(|event| event["type"] == "session:pressure")
+    };
+    assert!(of(&id), "nobody was told");
+    levels("");
+    let id = world.ok(&["new"]);
+    world.ok(&["send", &id, &long]);
+    assert!(!of(&id));
 }

@@ -29,6 +29,7 @@ mod actors;
 mod crowd;
 mod damage;
 mod disk;
+mod keychain;
 mod kill;
 mod library;
 mod power;

@@ -54,6 +54,17 @@ fn lines_added(world: &World) -> usize {
     std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
 }
 
+/// Until the cassette is put back, the model falls silent for long: before its first word, or behind it.
+fn stall_model(world: &World, waits: &str) {
+    let stalled = CASSETTE.replacen(waits, &waits.replace("200", "120000"), 1);
+    assert_ne!(stalled, CASSETTE);
+    std::fs::write(world.path("cassette.toml"), stalled).unwrap();
+}
+
+fn let_model_speak(world: &World) {
+    std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
+}
+
 /// Waits until an event of the session satisfies.
 fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
     let began = Instant::now();
@@ -91,9 +102,11 @@ fn check_whole(world: &World, session: &str) {
 fn killed_before_the_model_answers_it_is_asked_again() {
     on_each_store(|world| {
         let session = start(world, "auto");
+        stall_model(world, "{ wait_ms = 200 }, { text = \"I will \" }");
         let child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "session:turn_started"));
         kill(child);
+        let_model_speak(world);
         check_whole(world, &session);
         assert_eq!(lines_added(world), 1);
     });
@@ -103,10 +116,12 @@ fn killed_before_the_model_answers_it_is_asked_again() {
 fn killed_in_mid_stream_the_answer_is_asked_for_again() {
     on_each_store(|world| {
         let session = start(world, "auto");
+        stall_model(world, "{ wait_ms = 200 }, { text = \"add");
         let child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "session:turn_started"));
         std::thread::sleep(Duration::from_millis(300));
         kill(child);
+        let_model_speak(world);
         check_whole(world, &session);
         assert_eq!(lines_added(world), 1);
     });

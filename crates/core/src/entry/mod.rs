@@ -21,7 +21,7 @@ pub use message::{
     AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage,
 };
 pub use setting::{ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
-pub use summary::{BranchSummary, Compaction, Details, Shortened, Strategy, Trigger};
+pub use summary::{BranchSummary, Compaction, Details, Shortened, Strategy, Trigger, WrittenBy};
 pub use turn::{
     Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, CancelAsked, InputQueued,
     InputTaken, Outcome, Queue, Round, RoundResult, RoundStatus, TurnEnded, TurnStarted,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Usage;
 use crate::content::is_false;
 use crate::id::EntryId;
 
@@ -90,6 +91,9 @@ pub struct Compaction {
     /// Kept tool results that show shortened from here on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<Shortened>,
+    /// What it took to write the summary, if a model did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_by: Option<WrittenBy>,
 }
 
 impl Compaction {
@@ -107,8 +111,21 @@ impl Compaction {
             archived: None,
             instead_of: None,
             shortened: Vec::new(),
+            written_by: None,
         }
     }
+}
+
+/// The model calls that wrote a summary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenBy {
+    pub model: String,
+    pub calls: u32,
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// None where the price is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_nano_usd: Option<u64>,
 }
 
 /// What a context shows instead of a tool result's text. It is written down, not computed when read, so that a context

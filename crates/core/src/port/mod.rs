@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod keys;
+pub mod memory;
 pub mod model;
 pub mod store;
 pub mod summariser;

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
-use crate::id::{BlobHash, EntryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::port::keys::Keys;
+use crate::port::memory::Memories;
 use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
 use crate::tree::{Head, PlaceError};
@@ -36,6 +37,12 @@ pub enum StoreError {
     NoBlob { blob: BlobHash },
     #[error("there is no key {key}")]
     NoKey { key: String },
+    #[error("there is no memory {memory}")]
+    NoMemory { memory: MemoryId },
+    #[error("memory {memory} has changed: the caller expected version {expected}, and it is at {actual}")]
+    MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
+    #[error("{principal} may not change memory {memory}: it takes its owner, or whoever made it everybody's")]
+    MemoryDenied { memory: MemoryId, principal: Principal },
     #[error("a session {session} exists already")]
     Exists { session: SessionId },
     #[error("the session moved on: the caller expected head {expected}, and it is at {actual}")]
@@ -80,6 +87,9 @@ impl StoreError {
             StoreError::NoEntry { .. } => "entry.not_found",
             StoreError::NoBlob { .. } => "blob.not_found",
             StoreError::NoKey { .. } => "key.not_found",
+            StoreError::NoMemory { .. } => "memory.not_found",
+            StoreError::MemoryConflict { .. } => "memory.conflict",
+            StoreError::MemoryDenied { .. } => "memory.denied",
             StoreError::Exists { .. } => "session.exists",
             StoreError::Conflict { .. } => "session.conflict",
             StoreError::StaleFence { .. } => "session.stale_fence",
@@ -280,6 +290,7 @@ pub enum AuditAction {
     Import,
     KeyChange,
     TenantChange,
+    MemoryChange,
 }
 
 /// One line of a tenant's audit: its hash covers the line and the hash before it.
@@ -348,7 +359,8 @@ pub trait Sessions: Send + Sync {
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>>;
     /// The sessions that were forked from this one.
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
-    /// Really deletes: entries, blobs nobody else refers to, the search index. What forks need stays with them.
+    /// Really deletes: entries, blobs nobody else refers to, the search index, memories that nothing else supports. What
+    /// forks need stays with them.
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
     /// Where each log ends, in the order asked; none for a session the caller cannot see.
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
@@ -460,6 +472,6 @@ pub trait Upkeep: Send + Sync {
     fn describe(&self) -> String;
 }
 
-pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Upkeep {}
+pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Memories + Upkeep {}
 
-impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Upkeep> Store for T {}
+impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Memories + Upkeep> Store for T {}

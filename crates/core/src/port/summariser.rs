@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::compact::Archive;
-use crate::entry::{Compaction, Details};
+use crate::entry::{Compaction, Details, WrittenBy};
 
 /// What a summariser is asked, once per piece of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +14,19 @@ pub struct Request {
     pub text: String,
 }
 
+/// What a summariser wrote, and what that took if a model did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Written {
+    pub text: String,
+    pub by: Option<WrittenBy>,
+}
+
+impl From<String> for Written {
+    fn from(text: String) -> Self {
+        Self { text, by: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SummariserError(pub String);
@@ -21,7 +34,7 @@ pub struct SummariserError(pub String);
 /// Turns a request into text. It sees what it is given and nothing else.
 #[async_trait]
 pub trait Summariser: Send + Sync {
-    async fn write(&self, request: Request) -> Result<String, SummariserError>;
+    async fn write(&self, request: Request) -> Result<Written, SummariserError>;
 }
 
 /// The strategy `custom`: gets the archive itself, and answers with a summary.

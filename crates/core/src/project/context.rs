@@ -183,13 +183,14 @@ fn context_of(
     compaction: Option<InForce>,
     reported: Option<Reported>,
 ) -> Context {
-    let system_tokens = settings.system.as_ref().map_or(0, |system| system.len().div_ceil(4) as u64);
+    let system = settings.system_prompt();
+    let system_tokens = system.as_ref().map_or(0, |system| system.len().div_ceil(4) as u64);
     Context {
         compaction,
         reported,
         tokens: system_tokens + messages.iter().map(Message::tokens).sum::<u64>(),
         thinking: settings.thinking_level().to_owned(),
-        system: settings.system,
+        system,
         model: settings.model,
         skills: settings.skills,
         messages,

@@ -26,15 +26,27 @@ pub struct Spend {
 
 impl Spend {
     pub fn apply(&mut self, body: &Body) {
-        let Body::AssistantMessage(message) = body else { return };
-        let Some(usage) = message.usage else { return };
-        let model = message.model.clone().unwrap_or_else(|| "unknown".to_owned());
-        let row = self.models.entry(model).or_default();
-        row.calls += 1;
+        match body {
+            Body::AssistantMessage(message) => {
+                let Some(usage) = message.usage else { return };
+                let model = message.model.as_deref().unwrap_or("unknown");
+                self.add(model, 1, usage, message.cost_nano_usd);
+            }
+            Body::Compaction(compaction) => {
+                let Some(by) = &compaction.written_by else { return };
+                self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, model: &str, calls: u64, usage: Usage, cost_nano_usd: Option<u64>) {
+        let row = self.models.entry(model.to_owned()).or_default();
+        row.calls += calls;
         row.usage += usage;
-        match message.cost_nano_usd {
+        match cost_nano_usd {
             Some(cost) => row.cost_nano_usd = row.cost_nano_usd.saturating_add(cost),
-            None => row.unpriced_calls += 1,
+            None => row.unpriced_calls += calls,
         }
     }
 

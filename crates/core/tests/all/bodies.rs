@@ -178,26 +178,39 @@ fn compaction() -> impl Strategy<Value = Body> {
     let instead_of = of(proptest::sample::select(strategies.to_vec()));
     let shortened = (entry_id(), text()).prop_map(|(entry, text)| Shortened { entry, text });
     let shortened = proptest::collection::vec(shortened, 0..3);
-    let fields = (of(text()), of(entry_id()), how, counts, details(), any::<bool>(), (instead_of, shortened));
-    fields.prop_map(
-        |(summary, first_kept, (strategy, trigger), counts, details, from_hook, (instead_of, shortened))| {
-            let (tokens_before, tokens_after, archived) = counts;
-            Compaction {
-                summary,
-                first_kept,
-                strategy,
-                trigger,
-                tokens_before,
-                tokens_after,
-                details,
-                from_hook,
-                archived,
-                instead_of,
-                shortened,
-            }
-            .into()
-        },
-    )
+    let fields = (
+        of(text()),
+        of(entry_id()),
+        how,
+        counts,
+        details(),
+        any::<bool>(),
+        (instead_of, shortened, of(written_by())),
+    );
+    fields.prop_map(|(summary, first_kept, (strategy, trigger), counts, details, from_hook, rest)| {
+        let (instead_of, shortened, written_by) = rest;
+        let (tokens_before, tokens_after, archived) = counts;
+        Compaction {
+            summary,
+            first_kept,
+            strategy,
+            trigger,
+            tokens_before,
+            tokens_after,
+            details,
+            from_hook,
+            archived,
+            instead_of,
+            shortened,
+            written_by,
+        }
+        .into()
+    })
+}
+
+fn written_by() -> impl Strategy<Value = WrittenBy> {
+    let fields = (text(), any::<u32>(), usage(), of(any::<u64>()));
+    fields.prop_map(|(model, calls, usage, cost_nano_usd)| WrittenBy { model, calls, usage, cost_nano_usd })
 }
 
 fn branch_summary() -> impl Strategy<Value = Body> {

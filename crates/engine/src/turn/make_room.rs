@@ -80,7 +80,7 @@ impl Stage {
     }
 
     fn thresholds(&self) -> sapwood_core::pressure::Thresholds {
-        self.agent.pressure.unwrap_or_default()
+        self.agent.pressure.unwrap_or(self.engine.thresholds)
     }
 
     /// The window less what the answer may take of it; none where the window is not known.

@@ -114,7 +114,7 @@ impl Engine {
         if let Some(mistake) = agent.mistakes().into_iter().next() {
             return Err(mistake.into());
         }
-        check_variables(&options.variables)?;
+        check_variables(&agent, &options.variables)?;
         let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
         let cwd = open.cwd.clone();
         let (session, created) = self.open(scope, open).await?;

@@ -10,10 +10,10 @@ use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, Thi
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
-use sapwood_core::pressure::Pressure;
+use sapwood_core::pressure::{Pressure, Thresholds};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
-use sapwood_core::view::Settings;
+use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::make_room::budget_tokens;
@@ -78,9 +78,17 @@ impl Engine {
         Ok(settings)
     }
 
-    /// The session's own model, to write summaries with.
-    pub async fn summariser_of(&self, scope: &Scope, session: &SessionId) -> Result<ModelSummariser> {
+    /// A model to write summaries with: the one that is named, else the session's own.
+    pub async fn summariser_of(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<ModelSummariser> {
         let world = self.world()?;
+        if let Some(model) = model {
+            return Ok(ModelSummariser::new(world.model, model));
+        }
         let settings = self.settings(scope, session).await?;
         let chain = chain_of(&settings, &agent_of(&settings)?, &world);
         let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
@@ -94,9 +102,14 @@ impl Engine {
         let agent = agent_of(&settings)?;
         let chain = chain_of(&settings, &agent, &world);
         let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
-        let thresholds = agent.pressure.unwrap_or_default();
+        let thresholds = agent.pressure.unwrap_or(self.thresholds);
         let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
         self.pressure(scope, session, &situation).await
+    }
+
+    /// Where the levels of pressure begin in a session.
+    pub async fn thresholds_of(&self, scope: &Scope, session: &SessionId) -> Result<Thresholds> {
+        Ok(self.agent_of(scope, session).await?.pressure.unwrap_or(self.thresholds))
     }
 
     /// The agent a session was started with.
@@ -105,7 +118,13 @@ impl Engine {
     }
 }
 
-pub(super) fn check_variables(variables: &BTreeMap<String, String>) -> Result<()> {
+/// Every variable of the prompt must be given, and none may be a secret.
+pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
+    let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
+    if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
+        let why = format!("the prompt of agent {} needs {missing}, and it was not given", agent.id);
+        return Err(EngineError::Invalid { what: "the list of variables", why });
+    }
     match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
         None => Ok(()),
         Some((name, _)) => Err(EngineError::Invalid {

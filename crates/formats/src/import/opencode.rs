@@ -14,12 +14,12 @@
 
 use std::borrow::Cow;
 
+use sapwood_core::Body;
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
     AssistantMessage, Compaction, CustomInfo, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
-    UserMessage,
+    UserMessage, WrittenBy,
 };
-use sapwood_core::{Body, Json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -279,17 +279,13 @@ impl Importer {
             let compaction = Compaction {
                 summary: Some(joined_text(&open.message.parts)),
                 trigger,
+                written_by: bill_of(&open.message),
                 ..Compaction::new(Strategy::Imported, Trigger::Imported)
             };
             let key = self.next_key(open.id.as_bytes(), &compaction.clone().into());
             let under = self.last.map_or(Under::Root, Under::Key);
             harvest.sum_up(key, under, kept.as_deref().map(Key::of), compaction);
             self.last = Some(key);
-            // The summary's own call took something too.
-            let spent = serde_json::json!({ "usage": open.message.usage, "cost_nano_usd": open.message.cost_nano_usd });
-            let body =
-                CustomInfo { custom_type: "opencode:summary".to_owned(), data: Json::from_value(&spent) };
-            harvest.note(key.part(1), body);
         } else {
             let mut message = open.message;
             if message.stop == Stop::Stop && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
@@ -351,4 +347,10 @@ fn take_tool(open: &mut Open, part: PartData<'_>) {
         interrupted: false,
         full: None,
     });
+}
+/// What the call took that wrote a summary.
+fn bill_of(message: &AssistantMessage) -> Option<WrittenBy> {
+    let model = message.model.clone().unwrap_or_else(|| "unknown".to_owned());
+    let usage = message.usage?;
+    Some(WrittenBy { model, calls: 1, usage, cost_nano_usd: message.cost_nano_usd })
 }

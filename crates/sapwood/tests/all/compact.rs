@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use sapwood::core::compact::{Archive, CompactOptions, Method};
-use sapwood::core::entry::{AssistantMessage, Body, Details, Stop, Strategy, ToolResult, Trigger, Usage};
+use sapwood::core::entry::{
+    AssistantMessage, Body, Details, Stop, Strategy, ToolResult, Trigger, Usage, WrittenBy,
+};
 use sapwood::core::port::summariser::{
-    BeforeCompact, CompactHook, Compactor, Request, Summariser, SummariserError,
+    BeforeCompact, CompactHook, Compactor, Request, Summariser, SummariserError, Written,
 };
 use sapwood::core::pressure::{Level, Moment};
 use sapwood::core::{Json, Part};
@@ -20,6 +22,8 @@ struct Scripted {
     asked: Mutex<Vec<Request>>,
     /// What somebody else says while the summary is being written.
     meanwhile: Option<(Sapwood, SessionId)>,
+    /// What each answer took.
+    bill: Option<WrittenBy>,
 }
 
 impl Scripted {
@@ -31,12 +35,14 @@ impl Scripted {
 
 #[async_trait::async_trait]
 impl Summariser for Scripted {
-    async fn write(&self, request: Request) -> Result<String, SummariserError> {
+    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
         if let Some((sapwood, session)) = &self.meanwhile {
             sapwood.inject(session, vec![user_text("said meanwhile")]).await.unwrap();
         }
         self.asked.lock().unwrap().push(request);
-        self.answers.lock().unwrap().pop().unwrap_or_else(|| Err(SummariserError("no answer".to_owned())))
+        let answer = self.answers.lock().unwrap().pop();
+        let text = answer.unwrap_or_else(|| Err(SummariserError("no answer".to_owned())))?;
+        Ok(Written { text, by: self.bill.clone() })
     }
 }
 
@@ -291,4 +297,22 @@ async fn an_overflow_compacts_and_says_whether_it_helped() {
     let (sapwood, session) = chat(1).await;
     let done = sapwood.engine().relieve_overflow(sapwood.scope(), &session, &situation).await.unwrap();
     assert_eq!((done.compaction, done.entry), (None, None));
+}
+
+#[tokio::test]
+async fn what_a_summary_took_is_in_the_sessions_totals() {
+    let (sapwood, session) = chat(30).await;
+    let usage = Usage { input: 700, output: 40, ..Usage::default() };
+    let bill = WrittenBy { model: "lab/small".to_owned(), calls: 1, usage, cost_nano_usd: Some(5) };
+    let answers = Mutex::new(vec![Ok("It went on.".to_owned())]);
+    let summariser = Arc::new(Scripted { answers, bill: Some(bill.clone()), ..Scripted::default() });
+    let options =
+        CompactOptions { compact_strategy: Method::Llm, keep_last: Some(4), ..CompactOptions::default() };
+    let mut how = Compacting::new(options, Trigger::Manual);
+    how.summariser = Some(summariser);
+    let done = sapwood.compact(&session, how).await.unwrap();
+    assert_eq!(done.compaction.unwrap().written_by, Some(bill));
+    let spend = sapwood.snapshot(&session).await.unwrap().unwrap().summary.spend;
+    let row = &spend.models["lab/small"];
+    assert_eq!((row.calls, row.usage, row.cost_nano_usd, row.unpriced_calls), (1, usage, 5, 0));
 }

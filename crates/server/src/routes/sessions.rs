@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use sapwood::core::agent::Narrowing;
 use sapwood::core::entry::{ModelChanged, SessionState, ThinkingChanged};
 use sapwood::core::port::store::{Created, ListFilter, SearchQuery};
 use sapwood::core::project::summary::Summary;
@@ -144,18 +145,32 @@ async fn create_session(
     if new.cwd.is_some() && !caller.is_operator() {
         return Err(Problem::invalid("cwd names a directory of the server, and only its operator may"));
     }
+    if new.agent.is_none() && new.needs_agent() {
+        return Err(Problem::invalid("variables, tools, fs_scope and approvals need an agent"));
+    }
+    let narrowing = Narrowing {
+        tools: new.tools,
+        fs_scope: named("fs_scope", new.fs_scope)?,
+        approvals: named("approvals", new.approvals)?,
+    };
     let id = new.id.map(|id| id.parse()).transpose()?;
     let open = OpenOptions { id, title: new.title, agent: None, cwd: new.cwd };
     let (id, created) = match new.agent {
         Some(agent) => {
             let agent = state.agent(&agent)?.clone();
-            let options = StartOptions { open, agent, ..StartOptions::default() };
+            let options = StartOptions { open, agent, narrowing, variables: new.variables };
             state.engine.start(&caller.scope, options).await?
         }
         None => state.engine.open(&caller.scope, open).await?,
     };
     let status = if created == Created::New { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(state.engine.summary(&caller.scope, &id).await?)))
+}
+
+/// One of the words that an agent's file would use.
+fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Result<Option<T>> {
+    let read = |word: String| serde_json::from_value(serde_json::Value::from(word));
+    word.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
 }
 
 /// What a session is, without its content.

@@ -122,7 +122,7 @@ async fn compact_session(
         [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     let mut how = Compacting::new(options, Trigger::Manual);
     if asks_model {
-        let summariser = state.engine.summariser_of(&caller.scope, &session).await?;
+        let summariser = state.engine.summariser_of(&caller.scope, &session, None).await?;
         how.summariser = Some(Arc::new(summariser));
     }
     let done = state.engine.compact(&caller.scope, &session, how).await?;

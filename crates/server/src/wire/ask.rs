@@ -1,5 +1,7 @@
 //! What clients send. Strict: a key that is not known is an error.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -14,6 +16,24 @@ pub struct NewSession {
     pub agent: Option<String>,
     /// The directory it is about: only for whoever operates the server.
     pub cwd: Option<String>,
+    /// What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+    pub variables: BTreeMap<String, String>,
+    /// Only these of the agent's tools.
+    pub tools: Option<Vec<String>>,
+    /// `sandboxed` or `project`: no more than the agent has.
+    pub fs_scope: Option<String>,
+    /// `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+    pub approvals: Option<String>,
+}
+
+impl NewSession {
+    /// Whether something is said that only an agent can be told.
+    pub fn needs_agent(&self) -> bool {
+        !self.variables.is_empty()
+            || self.tools.is_some()
+            || self.fs_scope.is_some()
+            || self.approvals.is_some()
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]

@@ -29,6 +29,7 @@ pub mod keys;
 pub mod lease;
 pub mod list;
 pub mod lives_on;
+pub mod memories;
 pub mod model;
 pub mod path;
 pub mod read;
@@ -83,6 +84,13 @@ macro_rules! conformance_cases {
                 only_the_operator_sees_all;
             keys: a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns,
                 a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it, tenants_are_known_once_they_were_made;
+            memories: a_memory_reads_back_as_it_was_put, a_change_needs_the_version_it_looked_at,
+                limits_of_memories_are_kept, lists_are_newest_first_in_pages,
+                memories_are_filtered_by_words_kind_and_session, memories_stay_with_their_tenant_and_owner_i9,
+                everybody_reads_what_is_the_tenants_and_its_maker_changes_it,
+                what_is_forgotten_is_gone_and_the_audit_says_so,
+                what_was_superseded_is_not_current_until_the_newer_is_gone,
+                erasing_a_session_erases_what_only_it_supports;
             isolation: another_tenants_id_answers_as_an_unknown_one_i9,
                 an_unshared_id_answers_as_an_unknown_one_i9, the_same_id_in_two_tenants_is_two_sessions_i9,
                 lists_and_searches_stay_inside_i9, blobs_stay_inside_i9;

@@ -43,6 +43,7 @@ impl TenantDir {
         self.books.remove(session);
         self.forget_read();
         self.collect_blobs(&blobs)?;
+        self.erase_memories(session)?;
         let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
         lines.push(audit::line(scope.principal.clone(), note, now));
         audit::write_lines(&self.layout, lines, self.options.durability)

@@ -6,7 +6,7 @@
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   what a crash left of a batch, cut off
 //!   2026-11-15T22-19-18-123Z_<id>.lease        who writes it, and the fence
 //!   2026-11-15T22-19-18-123Z_<id>.erased       what forks need of an erased session
-//!   audit.jsonl  index.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
+//!   audit.jsonl  index.jsonl  memories.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
 //!   keys.jsonl                                 of all tenants, only in DIR itself
 //! ```
 //!
@@ -43,6 +43,9 @@ impl Layout {
     }
     pub fn audit(&self) -> PathBuf {
         self.dir.join("audit.jsonl")
+    }
+    pub fn memories(&self) -> PathBuf {
+        self.dir.join("memories.jsonl")
     }
     pub fn index(&self) -> PathBuf {
         self.dir.join("index.jsonl")

@@ -24,6 +24,7 @@ mod index;
 mod keys;
 pub mod layout;
 mod lease;
+mod memories;
 mod tenant;
 mod write;
 

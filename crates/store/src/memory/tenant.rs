@@ -10,6 +10,7 @@ use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, Tim
 
 use crate::admit::admit;
 use crate::logbook::{Logbook, Needed, Plan, Planned, Shelf, Stored};
+use crate::memories::MemoryShelf;
 use crate::rules;
 
 /// A body in memory.
@@ -38,6 +39,7 @@ pub struct Tenant {
     held: HashMap<SessionId, Held>,
     blobs: HashMap<BlobHash, Blob>,
     audit: Vec<AuditLine>,
+    pub memories: MemoryShelf,
 }
 
 pub fn whole_shelf() -> Arc<Shelf<Bytes>> {

@@ -13,6 +13,7 @@ use super::blob;
 use super::desk::Desk;
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
+use super::memories;
 use super::search;
 use super::session::find;
 
@@ -23,6 +24,7 @@ pub(super) fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: Timest
     let row = find(desk, scope, session, Right::Own)?;
     desk.hot.forget(row.pk);
     search::really_forgetting(desk, || erase_rows(desk, row.pk))?;
+    memories::erase_session(desk, scope, session)?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(desk, scope, note, now)
 }

@@ -17,6 +17,7 @@ mod fold;
 mod hot;
 mod keys;
 mod log;
+mod memories;
 mod pack;
 mod path;
 mod reader;
@@ -90,6 +91,11 @@ impl SqliteStore {
         })
     }
 
+    /// What was erased is still in the write-ahead log until that is folded into the file.
+    fn fold_log(&self) -> Result<()> {
+        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+    }
+
     /// Runs `work` on a session that the caller may use so.
     fn read_session<T>(
         &self,
@@ -151,8 +157,7 @@ impl Sessions for SqliteStore {
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         let (scope, session) = (scope.clone(), session.clone());
         self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
-        // What was erased is still in the write-ahead log until that is folded into the file.
-        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+        self.fold_log()
     }
 
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {

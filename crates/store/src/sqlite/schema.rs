@@ -22,10 +22,12 @@ struct Layout {
     steps: &'static [Script],
 }
 
-const LAYOUT: Layout = Layout { newest: &[LOG_2, COMMON, KEYS], steps: &[FIRST, SECOND, THIRD] };
+const LAYOUT: Layout =
+    Layout { newest: &[LOG_2, COMMON, KEYS, MEMORIES], steps: &[FIRST, SECOND, THIRD, FOURTH] };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TAKE_OVER_1];
 const THIRD: Script = &[KEYS];
+const FOURTH: Script = &[MEMORIES];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -42,6 +44,28 @@ CREATE TABLE keys (
   row    TEXT NOT NULL
 );
 CREATE INDEX keys_by_tenant ON keys (tenant, id);
+";
+
+/// What sessions taught, and which of them support it.
+const MEMORIES: &str = "
+CREATE TABLE memories (
+  pk            INTEGER PRIMARY KEY,
+  tenant        INTEGER NOT NULL REFERENCES tenants (pk),
+  id            BLOB NOT NULL,
+  owner         TEXT NOT NULL,
+  superseded_by BLOB,
+  row           TEXT NOT NULL
+);
+CREATE UNIQUE INDEX memories_by_id ON memories (tenant, id);
+CREATE INDEX memories_by_owner ON memories (tenant, owner, id);
+CREATE INDEX memories_superseded ON memories (superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE TABLE memory_sources (
+  tenant  INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  memory  INTEGER NOT NULL REFERENCES memories (pk),
+  PRIMARY KEY (tenant, session, memory)
+) WITHOUT ROWID;
+CREATE INDEX memory_sources_by_memory ON memory_sources (memory);
 ";
 
 /// What has not changed since the first layout.

@@ -12,7 +12,7 @@ use sapwood::core::compact::{
     Archive, Callbacks, CompactOptions, Method, Room, Snap, find_cut, mask, truncate,
 };
 use sapwood::core::entry::{AssistantMessage, Stop, ToolResult, Trigger};
-use sapwood::core::port::summariser::{Request, Summariser, SummariserError};
+use sapwood::core::port::summariser::{Request, Summariser, SummariserError, Written};
 use sapwood::core::tokens::Estimate;
 use sapwood::core::{Json, Part};
 use sapwood::engine::compact::{Compacted, Compacting};
@@ -196,7 +196,7 @@ struct Reader;
 
 #[async_trait::async_trait]
 impl Summariser for Reader {
-    async fn write(&self, request: Request) -> Result<String, SummariserError> {
+    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
         let mut lists: [(&str, &[&str], Vec<String>); 4] = [
             ("Goal", &["the task:"], Vec::new()),
             ("Facts", &["by the way", "port is"], Vec::new()),
@@ -215,7 +215,7 @@ impl Summariser for Reader {
         let section = |(name, _, items): &(&str, &[&str], Vec<String>)| {
             (!items.is_empty()).then(|| format!("## {name}\n- {}", items.join("\n- ")))
         };
-        Ok(lists.iter().filter_map(section).collect::<Vec<_>>().join("\n"))
+        Ok(lists.iter().filter_map(section).collect::<Vec<_>>().join("\n").into())
     }
 }
 

@@ -1,0 +1,223 @@
+//! The rules of memories that every store keeps, as pure functions of what the store looked up, and a shelf of them in
+//! memory. (The store that keeps sessions in memory is [`crate::memory`].)
+
+use std::collections::BTreeMap;
+
+use sapwood_core::id::MemoryId;
+use sapwood_core::port::memory::{
+    Belongs, EMBEDDING_NUMBERS_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, MEMORY_SOURCES_MAX, Memory, MemoryFilter,
+};
+use sapwood_core::port::store::{AuditAction, AuditNote, Page, Result};
+use sapwood_core::scope::Reach;
+use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
+
+use crate::match_text::Query;
+use crate::rules::{QUERY_BYTES_MAX, bad_cursor, page_limit};
+
+/// What is kept when `memory` is put in the place of `known`, and the line about it.
+pub fn plan_put(
+    scope: &Scope,
+    known: Option<&Memory>,
+    memory: Memory,
+    expected: u64,
+    now: TimestampMs,
+) -> Result<(Memory, AuditNote)> {
+    check_memory(&memory)?;
+    let actual = known.map_or(0, |known| known.version);
+    if let Some(known) = known {
+        check_change(scope, known)?;
+    } else if expected > 0 {
+        return Err(StoreError::NoMemory { memory: memory.id });
+    }
+    if actual != expected {
+        return Err(StoreError::MemoryConflict { memory: memory.id, expected, actual });
+    }
+    let is_own = match &memory.belongs {
+        Belongs::To(owner) => *owner == scope.principal,
+        Belongs::Tenant => true,
+    };
+    if scope.reach != Reach::Tenant && !is_own {
+        return Err(denied(scope, memory.id));
+    }
+    let by = known.map_or_else(|| scope.principal.clone(), |known| known.by.clone());
+    let created_at = known.map_or(now, |known| known.created_at);
+    let kept = Memory { by, created_at, updated_at: now, version: expected + 1, ..memory };
+    let what = if known.is_some() { "changed" } else { "learned" };
+    let note = note(what, &kept);
+    Ok((kept, note))
+}
+
+fn check_memory(memory: &Memory) -> Result<()> {
+    if memory.text.trim().is_empty() {
+        return Err(StoreError::Invalid { what: "a memory", why: "its text is empty".to_owned() });
+    }
+    let sources = &memory.sources;
+    let limits = [
+        ("a memory", memory.text.len(), MEMORY_BYTES_MAX),
+        ("the number of a memory's sources", sources.len(), MEMORY_SOURCES_MAX),
+        (
+            "the number of a source's entries",
+            sources.iter().map(|source| source.entries.len()).max().unwrap_or(0),
+            MEMORY_SOURCES_MAX,
+        ),
+        (
+            "an embedding",
+            memory.embedding.as_ref().map_or(0, |embedding| embedding.numbers.len()),
+            EMBEDDING_NUMBERS_MAX,
+        ),
+    ];
+    match limits.into_iter().find(|(_, found, limit)| found > limit) {
+        Some((what, _, limit)) => Err(StoreError::TooLarge { what, limit }),
+        None => Ok(()),
+    }
+}
+
+/// How many memories an owner may have beside those that are counted.
+pub fn check_count(count: usize) -> Result<()> {
+    match count < MEMORIES_MAX {
+        true => Ok(()),
+        false => {
+            Err(StoreError::TooLarge { what: "the number of memories of one owner", limit: MEMORIES_MAX })
+        }
+    }
+}
+
+/// Whether the caller may change or forget it; what does not show is not there (I9).
+pub fn check_change(scope: &Scope, memory: &Memory) -> Result<()> {
+    if !memory.shows_to(scope) {
+        return Err(StoreError::NoMemory { memory: memory.id });
+    }
+    match memory.yields_to(scope) {
+        true => Ok(()),
+        false => Err(denied(scope, memory.id)),
+    }
+}
+
+fn denied(scope: &Scope, memory: MemoryId) -> StoreError {
+    StoreError::MemoryDenied { memory, principal: scope.principal.clone() }
+}
+
+/// A line about a memory. What it says is nobody's business.
+pub fn note(what: &str, memory: &Memory) -> AuditNote {
+    let detail = Some(format!("{what} memory {} of {}", memory.id, memory.belongs));
+    AuditNote { action: AuditAction::MemoryChange, session: None, detail }
+}
+
+/// What is left of a memory when a session is erased; none if nothing else supports it.
+pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory> {
+    memory.sources.retain(|source| source.session != *session);
+    (!memory.sources.is_empty()).then_some(memory)
+}
+
+/// A filter, with its words and cursor read.
+pub struct Wanted<'a> {
+    filter: &'a MemoryFilter,
+    words: Option<Query>,
+    pub before: Option<MemoryId>,
+    pub limit: usize,
+}
+
+impl<'a> Wanted<'a> {
+    pub fn read(filter: &'a MemoryFilter) -> Result<Self> {
+        if filter.text.len() > QUERY_BYTES_MAX {
+            return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+        }
+        let words = (!filter.text.is_empty()).then(|| Query::parse(&filter.text));
+        let cursor = filter.cursor.as_deref().map(|cursor| cursor.parse().map_err(|_| bad_cursor()));
+        Ok(Self { filter, words, before: cursor.transpose()?, limit: page_limit(filter.limit) })
+    }
+
+    fn takes(&self, scope: &Scope, memory: &Memory) -> bool {
+        self.before.is_none_or(|before| memory.id < before)
+            && self.filter.wants(scope, memory)
+            && self.words.as_ref().is_none_or(|words| words.matches(&memory.text))
+    }
+
+    /// One page of memories that come newest first.
+    pub fn page(
+        &self,
+        scope: &Scope,
+        memories: impl Iterator<Item = Result<Memory>>,
+    ) -> Result<Page<Memory>> {
+        let mut page = Page { items: Vec::new(), next: None };
+        for memory in memories {
+            let memory = memory?;
+            if !self.takes(scope, &memory) {
+                continue;
+            }
+            if page.items.len() == self.limit {
+                page.next = page.items.last().map(|last: &Memory| last.id.to_string());
+                break;
+            }
+            page.items.push(memory);
+        }
+        Ok(page)
+    }
+}
+
+/// A tenant's memories, for stores that hold them all at once.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryShelf(BTreeMap<MemoryId, Memory>);
+
+impl MemoryShelf {
+    pub fn put(
+        &mut self,
+        scope: &Scope,
+        memory: Memory,
+        expected: u64,
+        now: TimestampMs,
+    ) -> Result<(Memory, AuditNote)> {
+        let (kept, note) = plan_put(scope, self.0.get(&memory.id), memory, expected, now)?;
+        let others = self.0.values().filter(|other| other.belongs == kept.belongs && other.id != kept.id);
+        check_count(others.count())?;
+        self.0.insert(kept.id, kept.clone());
+        Ok((kept, note))
+    }
+
+    pub fn get(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        let found = self.0.get(&id).filter(|memory| memory.shows_to(scope));
+        found.cloned().ok_or(StoreError::NoMemory { memory: id })
+    }
+
+    pub fn list(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        Wanted::read(filter)?.page(scope, self.0.values().rev().cloned().map(Ok))
+    }
+
+    pub fn forget(&mut self, scope: &Scope, id: MemoryId) -> Result<AuditNote> {
+        let memory = self.0.get(&id).ok_or(StoreError::NoMemory { memory: id })?;
+        check_change(scope, memory)?;
+        let note = note("forgot", memory);
+        self.remove(id);
+        Ok(note)
+    }
+
+    /// Takes out what only this session supports. Says whether anything changed.
+    pub fn erase_session(&mut self, session: &SessionId) -> bool {
+        let touched: Vec<Memory> =
+            self.0.values().filter(|memory| memory.is_from(session)).cloned().collect();
+        let is_touched = !touched.is_empty();
+        for memory in touched {
+            let id = memory.id;
+            match without_session(memory, session) {
+                Some(left) => drop(self.0.insert(id, left)),
+                None => self.remove(id),
+            }
+        }
+        is_touched
+    }
+
+    fn remove(&mut self, id: MemoryId) {
+        self.0.remove(&id);
+        for memory in self.0.values_mut().filter(|memory| memory.superseded_by == Some(id)) {
+            memory.superseded_by = None;
+        }
+    }
+
+    pub fn add(&mut self, memory: Memory) {
+        self.0.insert(memory.id, memory);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Memory> {
+        self.0.values()
+    }
+}
