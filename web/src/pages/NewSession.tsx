@@ -32,12 +32,7 @@ export function NewSession({ onClose }: { onClose: () => void }) {
       <form className="form" onSubmit={(event) => void submit(event)}>
         <label>
           Title
-          <input
-            autoFocus
-            value={title}
-            onChange={(event) => setTitle(event.target.value)}
-            placeholder="optional"
-          />
+          <input value={title} onChange={(event) => setTitle(event.target.value)} placeholder="optional" />
         </label>
         <label>
           Agent

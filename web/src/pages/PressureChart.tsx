@@ -39,7 +39,7 @@ export function PressureChart({ points, budget, session }: Props) {
     <figure className="chart">
       <svg
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-        role="img"
+        role="group"
         aria-label={describe(known, budget, compactions.length)}
       >
         {[0, top / 2, top].map((tokens) => (

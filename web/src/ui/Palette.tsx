@@ -49,7 +49,6 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
   return (
     <Dialog title="Find" onClose={onClose}>
       <input
-        autoFocus
         className="palette-field"
         role="combobox"
         aria-label="Find a session, a page or an action"

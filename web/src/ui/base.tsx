@@ -116,6 +116,12 @@ export function Dialog({
   useEffect(() => {
     const dialog = ref.current;
     dialog?.showModal();
+    // The browser would begin with the button that closes it.
+    dialog
+      ?.querySelector<HTMLElement>(
+        ".dialog-body > :not(header) :is(input, select, textarea), .dialog-body > input",
+      )
+      ?.focus();
     return () => dialog?.close();
   }, []);
   return (
