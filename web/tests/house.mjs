@@ -27,6 +27,8 @@ export class House {
     house.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
     mkdirSync(join(house.home, "agents"), { recursive: true });
     writeFileSync(join(house.home, "agents/helper.yaml"), AGENT);
+    // What is tested here is the console: that nothing is lost when the power goes is tested elsewhere.
+    writeFileSync(join(house.home, "sapwood.toml"), 'durability = "normal"\n');
     house.env = {
       ...process.env,
       SAPWOOD_HOME: house.home,

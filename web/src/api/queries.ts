@@ -53,6 +53,7 @@ function asQuery({ since, ...rest }: Filters): Record<string, string | number | 
 }
 
 export const SESSIONS_PAGE = 100;
+export const NEWEST = 30;
 
 export function useSessions(filters: Filters, enabled: boolean) {
   return useInfiniteQuery({
@@ -71,7 +72,7 @@ export function useSessions(filters: Filters, enabled: boolean) {
 export function useNewest(filters: Filters, enabled: boolean) {
   return useQuery({
     queryKey: ["sessions", "head", filters],
-    queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: 30 }),
+    queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: NEWEST }),
     enabled,
     refetchInterval: 4_000,
   });

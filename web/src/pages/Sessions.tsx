@@ -3,7 +3,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { Hit, Session } from "../api/client";
-import { type Filters, useFound, useMe, useNewest, useSessions } from "../api/queries";
+import { client, type Filters, NEWEST, useFound, useMe, useNewest, useSessions } from "../api/queries";
 import { Button, Empty, ErrorNote, Loading } from "../ui/base";
 import { useKeys } from "../ui/keys";
 import { go, replaceQuery, useRoute } from "../ui/route";
@@ -93,6 +93,7 @@ function All({ filters }: { filters: Filters }) {
     }
     return [...seen.values()].map((session) => ({ session, hit: null, hits: 0 }));
   }, [pages.data, newest.data]);
+  useNoGap(pages.data?.pages[0]?.items, newest.data?.items, filters);
   if (pages.isPending) return <Loading what="Reading the sessions" />;
   if (pages.error) return <ErrorNote error={pages.error} onRetry={() => void pages.refetch()} />;
   if (rows.length === 0 && !pages.hasNextPage) {
@@ -102,6 +103,15 @@ function All({ filters }: { filters: Filters }) {
     if (pages.hasNextPage && !pages.isFetchingNextPage) void pages.fetchNextPage();
   };
   return <Rows rows={rows} words="" rowPx={ROW_PX} onEnd={more} isMore={pages.hasNextPage} />;
+}
+
+/** If so much is new that the newest do not reach what was read before, the list is read anew. */
+function useNoGap(first: Session[] | undefined, newest: Session[] | undefined, filters: Filters): void {
+  const last = newest?.length === NEWEST ? newest.at(-1)?.id : undefined;
+  const isTorn = last !== undefined && first !== undefined && !first.some((session) => session.id === last);
+  useEffect(() => {
+    if (isTorn) void client.resetQueries({ queryKey: ["sessions", "pages", filters] });
+  }, [isTorn, filters]);
 }
 
 function Found({ words, filters }: { words: string; filters: Filters }) {
