@@ -58,7 +58,9 @@ export function TreeCanvas({ ref, layout, leaf, selected, marked, forks, onSelec
         x: Math.min(0, box.width * 0.3 - laneX(node.lane) * scale),
         y: box.height / 2 - rowY(node.row) * scale,
       };
-      if (rowY(scene.current.layout.rows) * scale < box.height) view.current.y = 0;
+      // Not further than the picture goes.
+      const lowest = box.height - rowY(scene.current.layout.rows) * scale;
+      view.current.y = Math.min(0, Math.max(lowest, view.current.y));
       redraw();
     },
     [redraw],

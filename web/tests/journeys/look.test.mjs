@@ -28,6 +28,10 @@ test("search finds as one types, with the words that were meant", async () => {
   await page.keyboard.type("qui");
   await page.locator("mark", { hasText: "quick" }).waitFor();
   assert.equal(await page.locator(".row").count(), 1);
+  await page.getByLabel("Search all sessions").fill("anoth");
+  await page.locator(".row", { hasText: "Another" }).waitFor();
+  await page.getByLabel("Search all sessions").fill("quick");
+  await page.locator("mark", { hasText: "quick" }).waitFor();
   await page.locator(".row").click();
   await page.locator(".item.marked", { hasText: "quick brown fox" }).waitFor();
 });

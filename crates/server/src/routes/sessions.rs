@@ -28,6 +28,8 @@ const ROWS_MAX: u32 = 500;
 const HITS_MAX: usize = 500;
 /// Pages of the store that one request looks through for a row that fits.
 const PAGES_LOOKED_MAX: usize = 40;
+/// Pages that are looked through for a title.
+const TITLED_PAGES_MAX: usize = 4;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -111,7 +113,28 @@ impl Wanted {
     }
 }
 
-/// The sessions of the newest hits, each once.
+/// The newest sessions that are called so, for as many as are looked at.
+async fn titled_sessions(state: &State, caller: &Caller, text: &str) -> Result<Vec<Summary>> {
+    let lower = text.to_lowercase();
+    let words: Vec<&str> = lower.split_whitespace().map(|word| word.trim_matches(['*', '"'])).collect();
+    let is_called = |summary: &Summary| {
+        let name = format!("{} {}", summary.title.as_deref().unwrap_or_default(), summary.id).to_lowercase();
+        words.iter().all(|word| name.contains(word))
+    };
+    let mut filter = ListFilter { limit: ROWS_MAX as usize, ..ListFilter::default() };
+    let mut found = Vec::new();
+    for _ in 0..TITLED_PAGES_MAX {
+        let page = state.engine.list(&caller.scope, &filter).await?;
+        found.extend(page.items.into_iter().filter(is_called));
+        filter.cursor = page.next;
+        if filter.cursor.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The sessions that are called so, and those of the newest hits, each once.
 async fn find_sessions(
     state: &State,
     caller: &Caller,
@@ -119,17 +142,14 @@ async fn find_sessions(
     limit: usize,
     cursor: Option<String>,
 ) -> Result<Page<Summary>> {
+    let mut items = if cursor.is_none() { titled_sessions(state, caller, &text).await? } else { Vec::new() };
+    items.truncate(limit);
     let query = SearchQuery { text, session: None, limit: HITS_MAX, cursor };
     let hits = state.engine.search(&caller.scope, &query).await?;
-    let mut found: Vec<SessionId> = Vec::new();
     for hit in hits.items {
-        if found.len() < limit && !found.contains(&hit.session) {
-            found.push(hit.session);
+        if items.len() < limit && items.iter().all(|summary| summary.id != hit.session) {
+            items.push(state.engine.summary(&caller.scope, &hit.session).await?);
         }
-    }
-    let mut items = Vec::with_capacity(found.len());
-    for session in found {
-        items.push(state.engine.summary(&caller.scope, &session).await?);
     }
     Ok(Page { items, next: hits.next })
 }

@@ -54,7 +54,7 @@ pub struct SessionPatch {
 pub struct ListSessions {
     /// `created`, `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// Words that occur in the session: the newest sessions a search finds.
+    /// Words that occur in the session, or in its title: the newest sessions a search finds.
     pub q: Option<String>,
     pub cwd: Option<String>,
     pub agent: Option<String>,

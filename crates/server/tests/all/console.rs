@@ -87,6 +87,19 @@ async fn a_list_can_be_narrowed_by_owner_agent_and_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_found_by_its_title_and_by_what_was_said_once() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "a", "title": "Rivers of the north" })).await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "b" })).await;
+    house.say("ana", "a", "the rivers are high").await;
+    house.say("ana", "b", "rivers and lakes").await;
+    let found = house.get("ana", "/v1/sessions?q=river*").await.json();
+    assert_eq!(ids(&found), ["a", "b"], "what is called so comes first");
+    assert_eq!(ids(&house.get("ana", "/v1/sessions?q=north").await.json()), ["a"]);
+    assert!(ids(&house.get("bob", "/v1/sessions?q=north").await.json()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_context_is_the_sum_of_its_messages_when_it_is_counted() {
     let house = House::open().await;
     house.shared_session("s").await;
