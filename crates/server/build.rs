@@ -20,15 +20,16 @@ fn main() {
     println!("cargo:rerun-if-env-changed=SAPWOOD_CONSOLE");
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
     let web = web.canonicalize().unwrap_or(web);
-    for source in SOURCES.iter().chain(&["dist"]) {
-        println!("cargo:rerun-if-changed={}", web.join(source).display());
-    }
     let is_wanted = std::env::var("SAPWOOD_CONSOLE").map_or(true, |wish| wish != "off");
     if is_wanted
         && !is_fresh(&web)
         && let Err(why) = build_alone(&web)
     {
         println!("cargo:warning=the server has no console: {why}; `cargo xtask console` tells more");
+    }
+    // A path that is not there would make every build run this again.
+    for watched in SOURCES.iter().chain(&["dist"]).map(|name| web.join(name)).filter(|path| path.exists()) {
+        println!("cargo:rerun-if-changed={}", watched.display());
     }
     let out = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo gives a build script its folder");
     fs::write(out.join("assets.rs"), table_of(&web.join("dist"))).expect("that folder can be written");

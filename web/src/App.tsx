@@ -13,11 +13,13 @@ import { go, to, useRoute } from "./ui/route";
 import { Toasts } from "./ui/toast";
 
 const SessionPage = lazy(() => import("./pages/SessionPage"));
+const FlowsPage = lazy(() => import("./pages/FlowsPage"));
 const AuditPage = lazy(() => import("./pages/AuditPage"));
 const SettingsPage = lazy(() => import("./pages/SettingsPage"));
 
 const PLACES: { name: string; path: string[]; icon: IconName; key: string }[] = [
   { name: "Sessions", path: [], icon: "list", key: "s" },
+  { name: "Flows", path: ["flows"], icon: "flow", key: "f" },
   { name: "Audit", path: ["audit"], icon: "shield", key: "a" },
   { name: "Settings", path: ["settings"], icon: "gear", key: "t" },
 ];
@@ -94,6 +96,8 @@ function Place({ path }: { path: string[] }) {
       return <Sessions />;
     case "s":
       return id ? <SessionPage key={id} session={id} tab={tab ?? "feed"} /> : <Sessions />;
+    case "flows":
+      return <FlowsPage run={id} />;
     case "audit":
       return <AuditPage />;
     case "settings":

@@ -139,6 +139,78 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/flows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Runs that you can see, newest first. */
+        get: operations["list_flows"];
+        put?: never;
+        /**
+         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
+         *     away. Only agents of this server play: those that the document brings are left out.
+         */
+        post: operations["start_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
+        get: operations["get_flow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ends a run, wherever it runs. */
+        post: operations["cancel_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Carries on a run that was interrupted, waits, or failed. */
+        post: operations["resume_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/import": {
         parameters: {
             query?: never;
@@ -657,6 +729,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/skills": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The skills that are active in a session. */
+        get: operations["get_skills"];
+        /** Makes exactly these skills active; they hold from the next turn on. */
+        put: operations["set_skills"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/timeline": {
         parameters: {
             query?: never;
@@ -827,6 +917,60 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/skills": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The skills that sessions here can use. */
+        get: operations["list_skills"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/triggers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The triggers that you may fire. */
+        get: operations["list_triggers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/triggers/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Fires a trigger; its words are said in a session, by the trigger's own rules. The same `Idempotency-Key`, or the same
+         *     signature, fires once.
+         */
+        post: operations["fire_trigger"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -837,6 +981,10 @@ export interface components {
             queued?: string | null;
             session: string;
             turn?: string | null;
+        };
+        /** @description The names of skills, in the order in which they were made active. */
+        ActiveSkills: {
+            active: string[];
         };
         AgentCard: {
             description?: string | null;
@@ -1036,6 +1184,101 @@ export interface components {
             text: string;
             type: string;
         };
+        Fired: {
+            /**
+             * Format: int32
+             * @description The firing's seq in the trigger's log.
+             */
+            firing: number;
+            trigger: string;
+        };
+        /** @description A run that was started, carried on or asked to end. */
+        FlowAccepted: {
+            /** @description The run, which is also its session. */
+            run: string;
+        };
+        FlowEdge: {
+            from: string;
+            /** @description `open`, `completed` or `closed`. */
+            status: string;
+            to: string;
+            /** @description `forward` or `backward`. */
+            type: string;
+        };
+        FlowNode: {
+            agent?: string | null;
+            /** Format: int32 */
+            attempt: number;
+            code?: string | null;
+            id: string;
+            name?: string | null;
+            role?: string | null;
+            /** @description What the role said last. */
+            said?: string | null;
+            /** @description The session of the role; it exists once the node was entered. */
+            session?: string | null;
+            /** @description `idle`, `running`, `waiting`, `holding`, `done`, `closed`, `skipped` or `failed`. */
+            status: string;
+            /** @description `input`, `agent` or `output`. */
+            type: string;
+            /** Format: int32 */
+            visits: number;
+            why?: string | null;
+        };
+        FlowResult: {
+            /** Format: int64 */
+            bytes: number;
+            from: string;
+            name: string;
+            /** @description Its beginning, or all of it. */
+            text: string;
+        };
+        FlowRow: {
+            /** Format: int64 */
+            created_at: number;
+            /** Format: int32 */
+            done: number;
+            flow: string;
+            name: string;
+            /**
+             * Format: int32
+             * @description Nodes that roles work on, and how many of them are over.
+             */
+            nodes: number;
+            run: string;
+            /** @description `open`, `waiting`, `completed`, `failed` or `cancelled`. */
+            status: string;
+            /** Format: int64 */
+            updated_at: number;
+        };
+        /** @description A run: its graph, and where everything stands. */
+        FlowRun: {
+            /** @description What roles ask people. */
+            approvals: components["schemas"]["Approval"][];
+            code?: string | null;
+            /** Format: int64 */
+            created_at: number;
+            edges: components["schemas"]["FlowEdge"][];
+            flow: string;
+            input: string;
+            message?: string | null;
+            /** @description Where role files are kept, if they are. */
+            mirror?: string | null;
+            name: string;
+            nodes: components["schemas"]["FlowNode"][];
+            /** @description `forward` or `improvement`. */
+            phase: string;
+            results: components["schemas"]["FlowResult"][];
+            run: string;
+            /** @description `open`, `waiting`, `completed`, `failed` or `cancelled`. */
+            status: string;
+            /** Format: int64 */
+            updated_at: number;
+        };
+        FlowRuns: {
+            items: components["schemas"]["FlowRow"][];
+            next?: string | null;
+        };
         Fork: {
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
@@ -1171,6 +1414,23 @@ export interface components {
             /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
             role: string;
         };
+        /** @description A run to be started. */
+        NewFlow: {
+            /** @description Where the roles work: only for whoever operates the server. */
+            cwd?: string | null;
+            /** @description The workflow document: its YAML as a string, or the same as an object. */
+            flow: unknown;
+            /** @description The run's id; made up if none. */
+            id?: string | null;
+            /** @description Whether roles look back after the forward pass. */
+            improve?: boolean;
+            /** @description What the flow is given to work on. */
+            input?: string | null;
+            /** @description The texts of required readings, by name. */
+            readings?: {
+                [key: string]: string;
+            };
+        };
         NewSession: {
             /**
              * @description One of `/v1/agents`.
@@ -1178,10 +1438,20 @@ export interface components {
              */
             agent: string | null;
             /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+             * @default null
+             */
+            approvals: string | null;
+            /**
              * @description The directory it is about: only for whoever operates the server.
              * @default null
              */
             cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`: no more than the agent has.
+             * @default null
+             */
+            fs_scope: string | null;
             /**
              * @description Made up if none; an id that exists is opened as it is.
              * @default null
@@ -1189,6 +1459,18 @@ export interface components {
             id: string | null;
             /** @default null */
             title: string | null;
+            /**
+             * @description Only these of the agent's tools.
+             * @default null
+             */
+            tools: string[] | null;
+            /**
+             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
         };
         NewTurn: {
             /** @description What becomes of the words if a turn is running. */
@@ -1303,6 +1585,13 @@ export interface components {
         };
         /** @enum {string} */
         ShareRole: "reader" | "collaborator";
+        Skill: {
+            description: string;
+            name: string;
+        };
+        SkillList: {
+            items: components["schemas"]["Skill"][];
+        };
         Steer: {
             /** @description Words, or an array of parts. */
             input: unknown;
@@ -1348,6 +1637,28 @@ export interface components {
             leaf?: number | null;
             nodes: components["schemas"]["Node"][];
             roots: number[];
+        };
+        Trigger: {
+            /** @description `webhook`, `cron`, `watch` or `event`. */
+            kind: string;
+            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
+            last?: unknown;
+            name: string;
+            /**
+             * Format: int64
+             * @description When the calendar fires next, in milliseconds.
+             */
+            next_at?: number | null;
+            /** Format: int64 */
+            running: number;
+            /**
+             * Format: int64
+             * @description Firings that were not sent yet.
+             */
+            waiting: number;
+        };
+        TriggerList: {
+            items: components["schemas"]["Trigger"][];
         };
         Trim: {
             /** Format: int32 */
@@ -1635,6 +1946,160 @@ export interface operations {
             };
         };
     };
+    list_flows: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description What the page before had as `next`. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRuns"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    start_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewFlow"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRun"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     import_file: {
         parameters: {
             query?: {
@@ -1796,7 +2261,7 @@ export interface operations {
             query?: {
                 /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
-                /** @description Words that occur in the session: the newest sessions a search finds. */
+                /** @description Words that occur in the session, or in its title: the newest sessions a search finds. */
                 q?: string;
                 cwd?: string;
                 agent?: string;
@@ -2922,6 +3387,70 @@ export interface operations {
             };
         };
     };
+    get_skills: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActiveSkills"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    set_skills: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActiveSkills"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActiveSkills"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_timeline: {
         parameters: {
             query?: never;
@@ -3237,6 +3766,96 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_skills: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SkillList"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_triggers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TriggerList"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    fire_trigger: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Fired"];
+                };
             };
             /** @description What went wrong; its status says how. */
             default: {

@@ -87,11 +87,14 @@ export class House {
   }
 
   async api(method, path, body, headers = {}) {
-    const response = await fetch(this.url + path, {
-      method,
-      headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
-      body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
-    });
+    const ask = () =>
+      fetch(this.url + path, {
+        method,
+        headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+        body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+      });
+    // A connection that was kept may have been closed while it was idle.
+    const response = await ask().catch(ask);
     const text = await response.text();
     if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`);
     return text === "" ? null : JSON.parse(text);

@@ -31,7 +31,7 @@ pub fn open(place: &Place, default_model: String) -> Result<World> {
 }
 
 /// What may be asked for as `secret:NAME`, and the keys that nobody may see.
-fn find_secrets() -> Secrets {
+pub fn find_secrets() -> Secrets {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();

@@ -8,6 +8,7 @@ mod all {
     mod codec;
     mod compact;
     mod context;
+    mod flow;
     mod folds;
     mod notation;
     mod place;

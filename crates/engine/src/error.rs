@@ -3,10 +3,13 @@
 use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
+use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::hook::HookName;
+use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
-use sapwood_core::{SessionId, StoreError};
+use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
@@ -60,6 +63,22 @@ pub enum EngineError {
     Summariser { source: SummariserError },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    HookRefused { hook: String, on: HookName, reason: String },
+    #[error("hooks led to hooks more than {limit} times")]
+    HookDepth { limit: u8 },
+    #[error(transparent)]
+    Skill(#[from] SkillError),
+    #[error("there is no trigger {name}")]
+    NoTrigger { name: String },
+    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    TriggerTaken { session: SessionId, owner: Principal },
+    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    Flow { flow: String, mistakes: Vec<Mistake> },
+    #[error("session {session} is not the run of a flow")]
+    NoFlow { session: SessionId },
+    #[error("run {run} has ended")]
+    FlowEnded { run: SessionId },
 }
 
 impl EngineError {
@@ -87,6 +106,18 @@ impl EngineError {
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
             EngineError::NotCompacted { .. } => "session.not_compacted",
+            EngineError::HookRefused { .. } => "hook.refused",
+            EngineError::HookDepth { .. } => "hook.depth",
+            EngineError::Skill(error) => error.code(),
+            EngineError::NoTrigger { .. } => "trigger.not_found",
+            EngineError::TriggerTaken { .. } => "trigger.taken",
+            EngineError::Flow { .. } => "flow.invalid",
+            EngineError::NoFlow { .. } => "flow.not_found",
+            EngineError::FlowEnded { .. } => "flow.ended",
         }
     }
+}
+
+fn list_mistakes(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(Mistake::to_string).collect::<Vec<_>>().join("; ")
 }

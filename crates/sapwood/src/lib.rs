@@ -58,6 +58,7 @@
 //! ```
 
 mod clock;
+pub mod flow;
 mod world;
 
 use std::sync::Arc;
@@ -66,11 +67,13 @@ pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::agent::{Agent, Narrowing};
 pub use sapwood_core::entry::ApprovalAnswer;
+pub use sapwood_core::port::hook::{HookAction, HookAnswer, HookEvent, HookName, Verdict};
 pub use sapwood_core::project::context::Context;
 pub use sapwood_core::{Body, EntryId, Part, Principal, Scope, Seq, SessionId, TenantId};
 pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
+pub use sapwood_engine::hook::{Hooks, Installed, OnFailure};
 pub use sapwood_engine::read::{Ancestry, Snapshot};
 pub use sapwood_engine::turn::{
     IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
@@ -84,6 +87,7 @@ pub use world::{DEFAULT_MODEL, default_world};
 use sapwood_core::TurnId;
 use sapwood_core::entry::UserMessage;
 use sapwood_effects::tokens::KnownTokenizers;
+use sapwood_engine::hook::Closure;
 use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -122,6 +126,44 @@ impl Sapwood {
     /// The same sessions, as somebody else sees them.
     pub fn with_scope(&self, scope: Scope) -> Self {
         Self { engine: self.engine.clone(), scope }
+    }
+
+    /// The same sessions, with a closure that is asked or told; it acts with the rights of this scope:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), sapwood::Error> {
+    /// use sapwood::{Agent, HookName, Sapwood, Verdict};
+    ///
+    /// let sapwood = Sapwood::open("memory:")?.on(HookName::BeforeSend, |event| async move {
+    ///     match event.data["text"].as_str() {
+    ///         Some(text) if text.contains("password") => Verdict::Refuse { reason: "no passwords".into() },
+    ///         _ => Verdict::GoOn,
+    ///     }
+    /// })?;
+    /// let session = sapwood.start(Agent::default()).await?;
+    /// let refused = sapwood.send(&session, "my password is …").await.unwrap_err();
+    /// assert_eq!(refused.code(), "hook.refused");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on<F, Fut, A>(self, name: HookName, closure: F) -> Result<Self>
+    where
+        F: Fn(HookEvent) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = A> + Send + 'static,
+        A: Into<HookAnswer> + 'static,
+    {
+        let number = self.engine.hooks().iter().filter(|hook| hook.on == name).count() + 1;
+        let hook = Arc::new(Closure(closure));
+        let installed = Installed::new(format!("closure-{number}"), name, hook, self.scope.clone());
+        self.install(installed)
+    }
+
+    /// The same with a priority, a timeout and a name of its own.
+    pub fn install(self, installed: Installed) -> Result<Self> {
+        let mut hooks = self.engine.hooks();
+        hooks.install(installed)?;
+        Ok(Self { engine: self.engine.with_hooks(hooks), scope: self.scope })
     }
 
     pub fn engine(&self) -> &Engine {

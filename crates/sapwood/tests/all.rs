@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod hooks;
+    mod parallel;
+    mod skills;
     mod turn;
     mod world;
 }

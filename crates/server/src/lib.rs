@@ -25,4 +25,4 @@ pub use listen::{Listening, Stop, serve};
 pub use problem::{Problem, status_of};
 pub use rate::Rate;
 pub use routes::document;
-pub use state::{Settings, State};
+pub use state::{ServedTrigger, Settings, State};

@@ -67,7 +67,9 @@ impl Problem {
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
-        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" => StatusCode::FORBIDDEN,
+        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" | "hook.refused" => {
+            StatusCode::FORBIDDEN
+        }
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
@@ -87,8 +89,10 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.none"
         | "turn.ended"
         | "turn_limit"
+        | "flow.ended"
         | "budget_exceeded" => StatusCode::CONFLICT,
-        "address.ambiguous" | "entry.misplaced" | "agent.invalid" => StatusCode::BAD_REQUEST,
+        "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
+        | "workflow.version" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.locked" | "store.read_only" | "model.none" | "compact.no_model"
         | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,

@@ -148,7 +148,7 @@ export function useContextAt(session: string, at: string | null, enabled = true)
 export function useAudit(session: string | null) {
   return useInfiniteQuery({
     queryKey: session ? ["session", session, "audit"] : ["audit"],
-    queryFn: ({ pageParam }) => get("/v1/audit", {}, { session, after: pageParam, limit: 500 }),
+    queryFn: ({ pageParam }) => get("/v1/audit", {}, { session, after: pageParam, limit: 1_000 }),
     initialPageParam: undefined as number | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
   });

@@ -1,8 +1,9 @@
 // Who did what: a hash-chained line each.
+import { useEffect, useState } from "react";
 import { useAudit } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Button, Empty, ErrorNote, Loading, Name } from "../ui/base";
-import { whole } from "../ui/format";
+import { plural, whole } from "../ui/format";
 import { to } from "../ui/route";
 
 export default function AuditPage() {
@@ -24,12 +25,26 @@ export function SessionAudit({ session }: { session: string }) {
   return <Lines session={session} />;
 }
 
+/** Pages that are read by themselves, so that the newest lines are there; and lines that are laid out. */
+const PAGES_MAX = 50;
+const SHOWN = 500;
+
 function Lines({ session }: { session: string | null }) {
   const audit = useAudit(session);
+  const [words, setWords] = useState("");
+  const { hasNextPage, isFetchingNextPage, fetchNextPage } = audit;
+  const isFar = (audit.data?.pages.length ?? 0) >= PAGES_MAX;
+  useEffect(() => {
+    if (hasNextPage && !isFetchingNextPage && !isFar) void fetchNextPage();
+  }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFar]);
   if (audit.isPending) return <Loading what="Reading the audit" />;
   if (audit.error) return <ErrorNote error={audit.error} onRetry={() => void audit.refetch()} />;
-  const lines = audit.data.pages.flatMap((page) => page.items).reverse();
-  if (lines.length === 0) {
+  const all = audit.data.pages.flatMap((page) => page.items).reverse();
+  const meant = words.trim().toLowerCase();
+  const lines = all.filter((line) =>
+    `${line.by} ${line.action} ${line.session ?? ""} ${line.detail ?? ""}`.toLowerCase().includes(meant),
+  );
+  if (all.length === 0) {
     return (
       <Empty title="Nothing noted">
         <p>Opening, reading by others, sharing, exporting and erasing leave a line here.</p>
@@ -38,11 +53,24 @@ function Lines({ session }: { session: string | null }) {
   }
   return (
     <div className="scroll">
-      {audit.hasNextPage && (
-        <Button onClick={() => void audit.fetchNextPage()} disabled={audit.isFetchingNextPage}>
-          Read on: there are newer lines
-        </Button>
-      )}
+      <div className="facts">
+        <input
+          type="search"
+          aria-label="Filter the audit"
+          placeholder="who, what, which session"
+          value={words}
+          onChange={(event) => setWords(event.target.value)}
+        />
+        <span className="quiet">
+          {plural(lines.length, "line")}
+          {lines.length > SHOWN && `, the newest ${SHOWN} are shown`}
+        </span>
+        {hasNextPage && isFar && (
+          <Button onClick={() => void fetchNextPage()} disabled={isFetchingNextPage}>
+            Read on: there are newer lines
+          </Button>
+        )}
+      </div>
       <div className="table-box">
         <table className="data">
           <thead>
@@ -57,7 +85,7 @@ function Lines({ session }: { session: string | null }) {
             </tr>
           </thead>
           <tbody>
-            {lines.map((line) => (
+            {lines.slice(0, SHOWN).map((line) => (
               <tr key={line.number}>
                 <td>{line.number}</td>
                 <td>{whole(line.at)}</td>

@@ -16,13 +16,13 @@ export default function FilesView({ session }: ViewProps) {
         session={session.id}
         noun="inputs"
         title="Inputs"
-        empty="Material for the agent: drop files here, and its tools can read them by name."
+        empty="Material that was given to the session, by name. Drop files here."
       />
       <Files
         session={session.id}
         noun="artifacts"
         title="Artifacts"
-        empty="What the session delivers: the tool put_artifact writes here, and so can you."
+        empty="What the session delivers: its tool put_artifact puts things here, and so can you."
       />
     </div>
   );

@@ -3,7 +3,8 @@ import { Dialog } from "./base";
 
 const KEYS: [string, string][] = [
   ["Ctrl K", "find a session, a page or an action"],
-  ["g s · g a · g t", "sessions · audit · settings"],
+  ["g s · g f · g m", "sessions · flows · memory"],
+  ["g a · g t", "audit · settings"],
   ["/", "search"],
   ["j · k", "next and previous session"],
   ["Enter", "open it"],

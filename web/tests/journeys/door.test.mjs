@@ -48,6 +48,7 @@ const PLACES = [
   "s/demo/files",
   "s/demo/members",
   "s/demo/audit",
+  "flows",
   "audit",
   "settings",
 ];

@@ -159,6 +159,23 @@ test("files are given and taken, sessions are shared, and the audit says so", as
   await page.getByRole("cell", { name: "share", exact: true }).first().waitFor();
 });
 
+test("a flow is run, and its picture says how it stands", async () => {
+  await open(page, house, "flows");
+  await page.getByText("No flow has run yet").waitFor();
+  await page.getByRole("button", { name: "Run" }).click();
+  await page.getByLabel("What it works on").fill("the harbour");
+  await page.getByRole("dialog").getByRole("button", { name: "Run" }).click();
+  await page.locator(".node").first().waitFor();
+  await page.locator(".session-head .badge", { hasText: "completed" }).waitFor();
+  const run = decodeURIComponent(page.url().split("/flows/")[1]);
+  const view = await house.api("GET", `/v1/flows/${run}`);
+  assert.equal(await page.locator(".node").count(), view.nodes.length);
+  assert.equal(await page.locator(".edge").count(), view.edges.length);
+  await page.locator(".node", { hasText: "review" }).click();
+  await page.getByRole("link", { name: "its session" }).click();
+  await page.locator(".feed .item").first().waitFor();
+});
+
 test("pictures of a message are shown", async () => {
   const dot =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";

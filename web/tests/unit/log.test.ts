@@ -4,6 +4,7 @@ import { test } from "node:test";
 import type { Entry, TreeNode } from "../../src/api/client";
 import { EventParser } from "../../src/api/stream";
 import { foldFeed } from "../../src/log/feed";
+import { placeGraph } from "../../src/log/graph";
 import { commonAncestor, layOut } from "../../src/log/layout";
 import { applyFragment, NOTHING, settle } from "../../src/log/live";
 
@@ -155,4 +156,26 @@ test("two branches share what is above both", () => {
   const bySeq = new Map(grow([null, 1, 2, 2, 4], 3).map((each) => [each.seq, each]));
   assert.equal(commonAncestor(3, 5, bySeq), 2);
   assert.equal(commonAncestor(5, 4, bySeq), 4);
+});
+
+test("a flow's nodes stand behind what leads to them, and a way back moves nothing", () => {
+  const edges = [
+    { from: "in", to: "draft", type: "forward" },
+    { from: "in", to: "side", type: "forward" },
+    { from: "draft", to: "review", type: "forward" },
+    { from: "side", to: "review", type: "forward" },
+    { from: "review", to: "draft", type: "backward" },
+  ];
+  const graph = placeGraph(["in", "draft", "side", "review"], edges);
+  const columns = ["in", "draft", "side", "review"].map((id) => graph.spots.get(id)?.column);
+  assert.deepEqual(columns, [0, 1, 1, 2]);
+  assert.equal(graph.rows, 2);
+  const circle = placeGraph(
+    ["a", "b"],
+    [
+      { from: "a", to: "b", type: "forward" },
+      { from: "b", to: "a", type: "forward" },
+    ],
+  );
+  assert.ok(circle.columns <= 3, "a circle ends");
 });

@@ -17,7 +17,9 @@ pub mod erase;
 pub mod events;
 pub mod export;
 pub mod feed;
+pub mod flow;
 pub mod fork;
+pub mod hook;
 pub mod import;
 pub mod info;
 pub mod inject;
@@ -34,8 +36,10 @@ pub mod send;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod skill;
 pub mod start;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod uncompact;
 pub mod usage;
@@ -62,7 +66,9 @@ pub async fn run(cli: Cli) -> Result<()> {
     };
     let mut app = App::open(&global)?;
     // Boxed: the commands' futures differ in size, and only one of them ever runs.
-    Box::pin(dispatch(&mut app, command)).await?;
+    let done = Box::pin(dispatch(&mut app, command)).await;
+    app.engine.hooks_settled().await;
+    done?;
     Ok(app.out.flush()?)
 }
 
@@ -98,6 +104,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Info(args) => info::run(app, args).await,
         Command::Usage(args) => usage::run(app, args).await,
         Command::Feed(args) => feed::run(app, args).await,
+        Command::Flow(args) => Box::pin(flow::run(app, args)).await,
         Command::Ledger(args) => ledger::run(app, args).await,
         Command::Archives(args) => archives::run(app, args).await,
         Command::Members(args) => share::members(app, args).await,
@@ -109,6 +116,9 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
+        Command::Skill(args) => skill::run(app, args).await,
+        Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)

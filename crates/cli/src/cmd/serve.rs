@@ -17,6 +17,7 @@ use crate::agents;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
 use crate::render::note;
+use crate::triggers;
 use crate::wiring::App;
 
 /// Serve the API over HTTP
@@ -38,6 +39,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let door = Door::new(app.engine.store().clone(), local, oidc);
     let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents_of(app)?);
+    let triggers = triggers::read(app)?;
+    state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
     // Asked before the door is locked by the address itself.
     if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
@@ -45,7 +48,10 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
+    let tasks = triggers::start(&app.engine, triggers);
     listening.run(interrupted()).await;
+    // What they were doing is in their logs: the next server goes on with it.
+    tasks.into_iter().for_each(|task| task.abort());
     Ok(())
 }
 

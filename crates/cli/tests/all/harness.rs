@@ -55,6 +55,13 @@ impl World {
         self.dir.path().join(name)
     }
 
+    /// Writes the user's own `sapwood.toml`.
+    pub fn configure(&self, text: &str) {
+        let home = self.path(".local/share/sapwood");
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("sapwood.toml"), text).unwrap();
+    }
+
     /// The binary in this world, without a store.
     pub fn bare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sapwood"));

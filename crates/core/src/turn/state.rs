@@ -219,6 +219,8 @@ fn goes_on(body: &Body) -> bool {
 /// Kinds of questions about a turn, as [`crate::entry::ApprovalAsked::details`] names them.
 pub(super) const BUDGET: &str = "budget";
 pub(super) const CONFIDENCE: &str = "confidence";
+/// Before a model is told anything.
+pub(super) const CONSENT: &str = "consent";
 
 fn open_calls(parts: &[Part]) -> Vec<CallState> {
     let calls = parts.iter().filter_map(Part::as_tool_call);

@@ -36,6 +36,7 @@ fn rules() -> Rules {
         confidence: None,
         tools,
         trace_id: None,
+        post: None,
     }
 }
 

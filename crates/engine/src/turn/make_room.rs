@@ -24,7 +24,7 @@ const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 impl Stage {
     /// Whether room has to be made before the model is called. Asked once per answer: a compaction that gained nothing is
     /// not tried again before something new was said.
-    pub(super) fn check_pressure(&self, context: &Context) -> Option<Input> {
+    pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
         let pressure = Pressure::measure(used, self.budget_tokens(), self.thresholds())?;
@@ -35,6 +35,7 @@ impl Stage {
                 used_tokens: pressure.used_tokens,
                 window_tokens: pressure.budget_tokens,
             });
+            self.tell_pressure(&pressure).await;
         }
         let is_due = pressure.calls_for(Moment::BeforeCall) != Relief::Nothing;
         let has_tried = self.with_now(|now| std::mem::replace(&mut now.has_made_room, is_due));
@@ -59,8 +60,15 @@ impl Stage {
     pub(super) async fn tidy_up(&self) {
         let situation = self.situation(Writing::Write);
         let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;
-        if let Err(error) = done {
-            tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+        match done {
+            Ok(relieved) => {
+                if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
+                    self.tell_pressure(&pressure).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+            }
         }
     }
 

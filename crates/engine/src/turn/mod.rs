@@ -2,6 +2,8 @@
 //! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
 
 mod call_model;
+mod handoff;
+mod hooks;
 mod look;
 mod make_room;
 mod own_tools;
@@ -12,13 +14,17 @@ mod send;
 mod stage;
 
 pub use look::TurnLook;
+pub(crate) use send::Opening;
 pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub(crate) use stage::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::flow::Post;
 use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -43,10 +49,14 @@ pub(crate) struct Stage {
     toolbox: Arc<dyn Toolbox>,
     /// The toolbox's and our own.
     specs: Vec<ToolSpec>,
+    /// The skills that are active, as the model is told about them.
+    skills: Vec<SkillCard>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
     trace_id: String,
+    /// The node of a flow that the session is at.
+    post: Option<Post>,
     now: Mutex<Now>,
 }
 
@@ -65,6 +75,8 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// The words of a turn that has just begun, until its first call.
+    begins_with: Option<String>,
 }
 
 impl Stage {
@@ -90,6 +102,7 @@ impl Stage {
             confidence: self.agent.confidence,
             tools: self.specs.clone(),
             trace_id: Some(self.trace_id.clone()),
+            post: self.post.clone(),
         }
     }
 }

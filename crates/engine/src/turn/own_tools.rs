@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use sapwood_core::content::{BlobRef, Json, ToolCall};
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Graft, GraftWhat};
+use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::port::store::{Append, SearchQuery};
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use sapwood_core::{BlobHash, Body, Draft, Part, SessionId};
@@ -17,8 +18,10 @@ use crate::write::OpenOptions;
 use crate::{EngineError, Result};
 
 pub(super) const READ_OUTPUT: &str = "read_output";
+/// Every session with active skills has it.
+const SKILL: &str = "skill";
 /// The tools an agent can name that the engine itself has.
-pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
+pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
 /// Most lines of an output that are read at a time.
 const LINES_MAX: usize = 1_000;
 /// Most hits of a recall.
@@ -37,10 +40,17 @@ struct ReadOutput {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PutArtifact {
+struct ReadSkill {
     name: String,
-    content: String,
-    mime: Option<String>,
+    file: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutArtifact {
+    pub name: String,
+    pub content: String,
+    pub mime: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -127,7 +137,20 @@ pub(super) fn own_specs(named: &[String]) -> Vec<ToolSpec> {
     named.chain(std::iter::once(read_on)).collect()
 }
 
-fn spec(
+/// Reading an active skill.
+pub(super) fn skill_spec() -> ToolSpec {
+    let text = json!({"type": "string"});
+    spec(
+        SKILL,
+        "Reads the instructions of an active skill, or another file of its folder.",
+        Touch::Reads,
+        Replay::Safe,
+        json!({"name": text, "file": text}),
+        &["name"],
+    )
+}
+
+pub(super) fn spec(
     name: &str,
     description: &str,
     touch: Touch,
@@ -148,16 +171,19 @@ fn read<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
 
 impl Stage {
     pub(super) fn is_own_tool(&self, name: &str) -> bool {
-        name == READ_OUTPUT || (OWN_TOOLS.contains(&name) && self.specs.iter().any(|spec| spec.name == name))
+        let is_ours = name == SKILL || OWN_TOOLS.contains(&name);
+        name == READ_OUTPUT || (is_ours && self.specs.iter().any(|spec| spec.name == name))
     }
 
     pub(super) fn check_own_tool(&self, call: &ToolCall) -> Result<(), String> {
         match call.name.as_str() {
             READ_OUTPUT => read::<ReadOutput>(call).map(drop),
+            SKILL => read::<ReadSkill>(call).map(drop),
             "put_artifact" => read::<PutArtifact>(call).map(drop),
             "ask_user" => read::<AskUser>(call).map(drop),
             "delegate" => read::<Delegate>(call).map(drop),
             "recall" => read::<Recall>(call).map(drop),
+            HANDOFF_TOOL => self.check_handoff(call).map(drop),
             _ => read::<GraftFrom>(call).map(drop),
         }
     }
@@ -167,10 +193,12 @@ impl Stage {
         let misread = |why: String| EngineError::Invalid { what: "a tool's input", why };
         match call.name.as_str() {
             READ_OUTPUT => self.read_output(read(call).map_err(misread)?).await,
+            SKILL => self.read_skill(read(call).map_err(misread)?).await,
             "put_artifact" => self.put_artifact(read(call).map_err(misread)?).await,
             "delegate" => self.delegate(read(call).map_err(misread)?).await,
             "recall" => self.recall(read(call).map_err(misread)?).await,
             "graft" => self.graft(read(call).map_err(misread)?).await,
+            HANDOFF_TOOL => self.hand_off(call).await,
             other => Ok(ToolOutput::error(format!("{other} is answered by a person, not by the engine."))),
         }
     }
@@ -188,7 +216,19 @@ impl Stage {
         Ok(ToolOutput::text(lines.join("\n")))
     }
 
-    async fn put_artifact(&self, input: PutArtifact) -> Result<ToolOutput> {
+    /// Only what is active here: another session's skills are none of this one's.
+    async fn read_skill(&self, input: ReadSkill) -> Result<ToolOutput> {
+        let is_active = self.skills.iter().any(|card| card.name == input.name);
+        let Some(skills) = self.engine.skills.as_ref().filter(|_| is_active) else {
+            return Ok(ToolOutput::error(format!("There is no active skill {:.64}.", input.name)));
+        };
+        match skills.read(&input.name, input.file.as_deref()).await {
+            Ok(text) => Ok(ToolOutput::text(text)),
+            Err(error) => Ok(ToolOutput::error(error.to_string())),
+        }
+    }
+
+    pub(super) async fn put_artifact(&self, input: PutArtifact) -> Result<ToolOutput> {
         let bytes = input.content.len() as u64;
         let blob = self.engine.store.put_blob(&self.scope, input.content.into_bytes()).await?;
         let mime = input.mime.unwrap_or_else(|| "text/plain".to_owned());

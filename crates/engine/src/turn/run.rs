@@ -94,12 +94,14 @@ impl Stage {
         if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
             self.with_now(|now| now.said = answer);
         }
+        let news = self.news_of(&bodies);
         let draft = |body| self.draft(now, body);
         let drafts = bodies.into_iter().map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
         append.fence = Some(self.fence);
         let appended = self.engine.append(&self.scope, append).await?;
         self.remember(&appended, answer_at);
+        self.tell_news(news).await;
         Ok(())
     }
 

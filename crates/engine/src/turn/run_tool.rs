@@ -11,6 +11,7 @@ use sapwood_core::turn::Input;
 use tracing::Instrument;
 
 use super::Stage;
+use super::hooks::Gate;
 use super::own_tools::READ_OUTPUT;
 use crate::Result;
 use crate::live::News;
@@ -38,11 +39,11 @@ impl Stage {
     async fn run_and_settle(&self, call: &ToolCall) -> Result<ToolResult> {
         self.tell(News::ToolRunning { call_id: call.call_id.clone(), name: call.name.clone() });
         let started = Instant::now();
-        let output = match self.fault(call) {
-            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
-            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
-            None => self.toolbox.run(call).await,
+        let output = match self.ask_before_tool(call).await? {
+            Gate::Pass(call) => self.run_checked(&call).await?,
+            Gate::Done(output) => output,
         };
+        self.tell_result(call, &output).await;
         let (parts, full) = self.settle(output.parts).await?;
         Ok(ToolResult {
             call_id: call.call_id.clone(),
@@ -52,6 +53,14 @@ impl Stage {
             duration_ms: Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)),
             interrupted: false,
             full,
+        })
+    }
+
+    async fn run_checked(&self, call: &ToolCall) -> Result<ToolOutput> {
+        Ok(match self.fault(call) {
+            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
+            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
+            None => self.toolbox.run(call).await,
         })
     }
 

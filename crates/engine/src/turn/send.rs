@@ -9,6 +9,7 @@ use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
     ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, InputQueued, Queue, TurnEnded, UserMessage,
 };
+use sapwood_core::flow::Post;
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Step, TurnState};
@@ -61,6 +62,14 @@ pub struct SendOptions {
     pub on_wait: OnWait,
 }
 
+/// How a flow begins a turn.
+pub(crate) struct Opening {
+    /// Entries of the turn that stand before its words.
+    pub before: Vec<Body>,
+    pub words: UserMessage,
+    pub post: Post,
+}
+
 /// What became of words that were sent.
 pub enum Sent {
     Started(Running),
@@ -73,7 +82,7 @@ pub struct PendingApproval {
     pub approval: String,
     pub session: SessionId,
     pub question: String,
-    /// `tool`, `question`, `budget` or `confidence`.
+    /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,
     /// The call that waits, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,12 +126,14 @@ impl Engine {
         check_variables(&agent, &options.variables)?;
         let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
         let cwd = open.cwd.clone();
-        let (session, created) = self.open(scope, open).await?;
+        let (title, id) = (open.title.clone(), open.agent.clone());
+        let (session, created) = self.create(scope, open).await?;
         if created == Created::New {
             let bodies = settings_of(&agent, cwd, options.variables);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+            self.tell_start(scope, &session, title, id).await;
         }
         Ok((session, created))
     }
@@ -139,6 +150,7 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
         let world = self.world()?;
+        let words = self.ask_before_send(scope, session, words).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
                 return self.send_later(scope, session, words, options.if_running).await;
@@ -204,8 +216,9 @@ impl Engine {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
         }
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
         check_limits(&summary, &stage.agent)?;
+        stage.begin_with(&words);
         let words = UserMessage { parts: words, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, None);
         Prepared::new(stage, machine, step, summary.head.seq).await
@@ -218,8 +231,20 @@ impl Engine {
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let world = self.world()?;
+        self.world()?;
         let hold = self.await_hold(scope, session).await?;
+        self.resume_held(scope, session, hold, on_wait).await
+    }
+
+    /// The same for whoever holds the session already.
+    pub(crate) async fn resume_held(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        on_wait: OnWait,
+    ) -> Result<Option<Running>> {
+        let world = self.world()?;
         match self.prepare_resume(scope, session, world, &hold).await {
             Ok(Some(prepared)) => Ok(Some(prepared.spawn(hold, on_wait))),
             Ok(None) => {
@@ -231,6 +256,43 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Begins a turn of a flow in a session that is held. Its first entries say which visit it is of.
+    pub(crate) async fn begin_held(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        opening: Opening,
+    ) -> Result<Running> {
+        match self.prepare_opening(scope, session, &hold, opening).await {
+            Ok(prepared) => Ok(prepared.spawn(hold, OnWait::Leave)),
+            Err(error) => {
+                hold.release().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn prepare_opening(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: &Hold,
+        opening: Opening,
+    ) -> Result<Prepared> {
+        let world = self.world()?;
+        let summary = self.store.summary(scope, session).await?;
+        if let Some(turn) = summary.open_turn {
+            return Err(EngineError::TurnOpen { session: session.clone(), turn });
+        }
+        let turn = TurnId::mint(self.clock.now(), self.clock.random());
+        let Opening { before, words, post } = opening;
+        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, Some(post)).await?;
+        check_limits(&summary, &stage.agent)?;
+        let (machine, step) = Machine::begin_with(stage.rules(), before, words, None);
+        Prepared::new(stage, machine, step, summary.head.seq).await
     }
 
     async fn prepare_resume(
@@ -247,7 +309,8 @@ impl Engine {
         let entries = self.turn_entries(scope, session, turn).await?;
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
         let before = self.entry_before(scope, session, &entries).await?;
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
+        stage.begin_again(&entries);
         let bodies = entries.iter().map(|entry| &entry.body);
         let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
         let steered = self.queued(scope, session).await?.into_iter();
@@ -269,8 +332,9 @@ impl Engine {
             return Ok(None);
         };
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, summary, world, fence, turn).await?;
+        let stage = self.set_stage(scope, summary, world, fence, turn, None).await?;
         check_limits(summary, &stage.agent)?;
+        stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq).await?))
@@ -323,6 +387,7 @@ impl Engine {
     /// Adds words to the turn that runs; the model hears them before its next call.
     pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
         self.open_turn(scope, session).await?;
+        let parts = self.ask_before_send(scope, session, parts).await?;
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
@@ -451,11 +516,16 @@ impl Prepared {
     async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
         let Self { stage, mut machine, step, mut inbox } = self;
         let ran = run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await;
-        ran.inspect_err(|error| record_failure(&stage.span, error.code()))?;
+        if let Err(error) = &ran {
+            record_failure(&stage.span, error.code());
+            stage.tell_error(error.code(), &error.to_string()).await;
+        }
+        ran?;
         let ended = machine.state().ended.clone();
         if let Some(ended) = &ended {
             record_end(&stage.span, ended);
             stage.tidy_up().await;
+            stage.tell_end(ended).await;
         }
         let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
         let text = stage.with_now(|now| now.said.clone());

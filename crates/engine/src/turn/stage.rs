@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use sapwood_core::agent::{Agent, AgentError, ChainLink, OnExceed};
 use sapwood_core::content::Json;
 use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
@@ -16,8 +17,9 @@ use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
+use super::handoff::handoff_spec;
 use super::make_room::budget_tokens;
-use super::own_tools::{OWN_TOOLS, own_specs};
+use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
 use crate::pressure::Situation;
 use crate::spans::turn_span;
@@ -33,6 +35,7 @@ impl Engine {
         world: World,
         fence: u64,
         turn: TurnId,
+        post: Option<Post>,
     ) -> Result<Arc<Stage>> {
         let session = summary.id.clone();
         let settings = self.settings(scope, &session).await?;
@@ -40,10 +43,14 @@ impl Engine {
         let chain = chain_of(&settings, &agent, &world);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
+        let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
-        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
             specs.extend(own_specs(&agent.tools));
         }
+        specs.extend((!skills.is_empty()).then(skill_spec));
+        let post = self.post_for(scope, &session, &agent, post).await?;
+        specs.extend(post.as_ref().and_then(handoff_spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -58,11 +65,28 @@ impl Engine {
             chain,
             toolbox,
             specs,
+            skills,
             fence,
             span,
             trace_id,
+            post,
             now,
         }))
+    }
+
+    /// The node of a flow that the session is at. Only the agents of flows have the tool, so others need no look.
+    async fn post_for(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        agent: &Agent,
+        given: Option<Post>,
+    ) -> Result<Option<Post>> {
+        match given {
+            Some(post) => Ok(Some(post)),
+            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => self.post_of(scope, session).await,
+            None => Ok(None),
+        }
     }
 
     /// The id of the trace as it is exported; where none is, one that only the log knows.
@@ -71,7 +95,7 @@ impl Engine {
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
@@ -137,7 +161,7 @@ pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String
 }
 
 /// The first entries of a session: how it is to be answered.
-pub(super) fn settings_of(
+pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,

@@ -6,14 +6,17 @@ mod artifacts;
 mod console;
 mod entries;
 mod export;
+mod flows;
 mod import;
 mod login;
 mod members;
 mod projections;
 mod search;
 mod sessions;
+mod skills;
 mod streams;
 mod tree;
+mod triggers;
 mod turns;
 
 pub use turns::input_parts;
@@ -47,6 +50,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(projections::routes())
         .merge(tree::routes())
         .merge(turns::routes())
+        .merge(flows::routes())
         .merge(streams::routes())
         .merge(artifacts::routes())
         .merge(members::routes())
@@ -55,6 +59,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(export::routes())
         .merge(import::routes())
         .merge(login::routes())
+        .merge(skills::routes())
+        .merge(triggers::routes())
         .merge(about::routes())
 }
 

@@ -476,3 +476,95 @@ pub struct Blob {
 pub struct Artifacts {
     pub items: Vec<Artifact>,
 }
+
+/// A run that was started, carried on or asked to end.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowAccepted {
+    /// The run, which is also its session.
+    pub run: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRuns {
+    pub items: Vec<FlowRow>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRow {
+    pub run: String,
+    pub flow: String,
+    pub name: String,
+    /// `open`, `waiting`, `completed`, `failed` or `cancelled`.
+    pub status: String,
+    /// Nodes that roles work on, and how many of them are over.
+    pub nodes: u32,
+    pub done: u32,
+    pub created_at: i64,
+    pub updated_at: i64,
+}
+
+/// A run: its graph, and where everything stands.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRun {
+    pub run: String,
+    pub flow: String,
+    pub name: String,
+    /// `open`, `waiting`, `completed`, `failed` or `cancelled`.
+    pub status: String,
+    /// `forward` or `improvement`.
+    pub phase: String,
+    pub input: String,
+    pub code: Option<String>,
+    pub message: Option<String>,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub nodes: Vec<FlowNode>,
+    pub edges: Vec<FlowEdge>,
+    /// What roles ask people.
+    pub approvals: Vec<Approval>,
+    pub results: Vec<FlowResult>,
+    /// Where role files are kept, if they are.
+    pub mirror: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowNode {
+    pub id: String,
+    /// `input`, `agent` or `output`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: Option<String>,
+    pub role: Option<String>,
+    pub agent: Option<String>,
+    /// `idle`, `running`, `waiting`, `holding`, `done`, `closed`, `skipped` or `failed`.
+    pub status: String,
+    pub visits: u32,
+    pub attempt: u32,
+    /// The session of the role; it exists once the node was entered.
+    pub session: Option<String>,
+    /// What the role said last.
+    pub said: Option<String>,
+    pub why: Option<String>,
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowEdge {
+    pub from: String,
+    pub to: String,
+    /// `forward` or `backward`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `open`, `completed` or `closed`.
+    pub status: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowResult {
+    pub from: String,
+    pub name: String,
+    /// Its beginning, or all of it.
+    pub text: String,
+    pub bytes: u64,
+}

@@ -318,3 +318,26 @@ pub struct UploadName {
     /// The name it is kept under; the latest under a name is what lists show.
     pub name: String,
 }
+
+/// A run to be started.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewFlow {
+    /// The workflow document: its YAML as a string, or the same as an object.
+    pub flow: Value,
+    /// What the flow is given to work on.
+    #[serde(default)]
+    pub input: Option<String>,
+    /// The run's id; made up if none.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Whether roles look back after the forward pass.
+    #[serde(default)]
+    pub improve: bool,
+    /// The texts of required readings, by name.
+    #[serde(default)]
+    pub readings: BTreeMap<String, String>,
+    /// Where the roles work: only for whoever operates the server.
+    #[serde(default)]
+    pub cwd: Option<String>,
+}

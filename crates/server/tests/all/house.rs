@@ -71,7 +71,9 @@ impl House {
         let local = Scope::operator(TenantId::local(), Principal::User("local".parse().unwrap()));
         let door = Door::new(engine.store().clone(), Some(local), None);
         let asker = Agent { tools: vec!["ask_user".to_owned()], ..Agent::default() };
-        let state = State::new(engine.clone(), door, settings, vec![asker]);
+        let tools = ["write_file", "read_file", "put_artifact"].map(str::to_owned).to_vec();
+        let writer = Agent { id: "writer".to_owned(), tools, ..Agent::default() };
+        let state = State::new(engine.clone(), door, settings, vec![asker, writer]);
         let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state.clone()).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let addr = listening.addr;

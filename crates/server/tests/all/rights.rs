@@ -53,6 +53,11 @@ fn table() -> Vec<Row> {
         ("resume_session", Write, none.clone(), 202),
         ("list_approvals", Read, none.clone(), 200),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
+        ("list_flows", Key, none.clone(), 200),
+        ("start_flow", Key, json!({ "flow": stage("hello"), "input": "x" }), 202),
+        ("get_flow", Read, none.clone(), 200),
+        ("resume_flow", Write, none.clone(), 202),
+        ("cancel_flow", Write, none.clone(), 202),
         ("follow_events", Read, none.clone(), 200),
         ("open_socket", Read, none.clone(), 400),
         ("list_artifacts", Read, none.clone(), 200),
@@ -75,7 +80,23 @@ fn table() -> Vec<Row> {
         ("sign_out", Key, none.clone(), 204),
         ("list_agents", Key, none.clone(), 200),
         ("get_agent", Key, none.clone(), 200),
+        ("list_skills", Key, none.clone(), 200),
+        ("get_skills", Read, none.clone(), 200),
+        ("set_skills", Write, json!({ "active": [] }), 200),
+        ("list_triggers", Key, none.clone(), 200),
+        ("fire_trigger", Key, json!({}), 404),
     ]
+}
+
+/// A flow of one stage that is asked this.
+pub fn stage(prompt: &str) -> Value {
+    let nodes = json!([
+        { "id": "input", "type": "input" },
+        { "id": "work", "type": "agent", "agent_ref": "default", "prompt_template": prompt },
+        { "id": "output", "type": "output" },
+    ]);
+    let edges = json!([{ "from": "input", "to": "work" }, { "from": "work", "to": "output" }]);
+    json!({ "schema_version": "1.0", "workflow": { "id": "small", "nodes": nodes, "edges": edges } })
 }
 
 struct Route {
@@ -128,6 +149,7 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
             names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
         }
+        "get_flow" | "resume_flow" | "cancel_flow" => share_run(house, route.row.0, session).await,
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(house, session).await;
@@ -135,6 +157,28 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
         _ => {}
     }
     names
+}
+
+/// A run that the same people may read and write; one to be cancelled hangs.
+async fn share_run(house: &House, route: &str, session: &str) {
+    let prompt = if route == "cancel_flow" { "please hang" } else { "hello" };
+    let new = json!({ "id": session, "flow": stage(prompt) });
+    assert_eq!(house.post("ana", "/v1/flows", &new).await.status, 202);
+    for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
+        let share = json!({ "member": member, "role": role });
+        let shared = house.post("ana", &format!("/v1/sessions/flow-{session}/members"), &share).await;
+        assert_eq!(shared.status, 200, "{:?}", shared.json());
+    }
+    if route == "resume_flow" {
+        for _ in 0..200 {
+            let run = house.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
+            if run["status"] == "completed" {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        }
+        panic!("the run did not end");
+    }
 }
 
 pub async fn wait_for_approval(house: &House, session: &str) -> String {
@@ -154,6 +198,7 @@ impl Route {
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
         let path = path.replace("{blob}", turn);
+        let path = path.replace("{run}", &format!("flow-{session}"));
         match self.row.0 {
             "search_sessions" => path + "?q=one",
             "upload_artifact" | "upload_input" => path + "?name=notes.txt",
