@@ -10,7 +10,7 @@ use crate::install;
 
 /// Installs what the console needs and builds it. The next `cargo build` puts it into the binary.
 pub fn build(root: &Path) -> Result<()> {
-    install::system_packages(install::FOR_CONSOLE)?;
+    install::system_packages(install::FOR_CONSOLE, &[])?;
     install_packages(root)?;
     npm(root, &["run", "build"], &[])
 }

@@ -20,12 +20,17 @@ pub const FOR_TESTS: &[Program] = &[
     ("chromium", "chromium"),
     ("dbus-run-session", "dbus-daemon"),
     ("gnome-keyring-daemon", "gnome-keyring"),
+    ("python3", "python3"),
 ];
 
+/// What is no program: a command that succeeds where it is there, and its package.
+pub const PROBES: &[Program] = &[("python3 -c 'import ensurepip, venv'", "python3-venv")];
+
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
-pub fn system_packages(programs: &[Program]) -> Result<()> {
-    let missing: Vec<&str> =
-        programs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
+    let programs = programs.iter().filter(|(program, _)| !is_there(program));
+    let others = probes.iter().filter(|(probe, _)| !succeeds(probe));
+    let missing: Vec<&str> = programs.chain(others).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -40,10 +45,11 @@ pub fn system_packages(programs: &[Program]) -> Result<()> {
 }
 
 fn is_there(program: &str) -> bool {
-    Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output()
-        .is_ok_and(|found| found.status.success())
+    succeeds(&format!("command -v {program}"))
+}
+
+fn succeeds(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).output().is_ok_and(|ran| ran.status.success())
 }
 
 /// As root if we are, with sudo if not.

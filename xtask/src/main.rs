@@ -27,7 +27,7 @@ fn main() -> Result<()> {
 }
 
 fn test(root: &Path) -> Result<()> {
-    install::system_packages(install::FOR_TESTS)?;
+    install::system_packages(install::FOR_TESTS, install::PROBES)?;
     cargo(root, &["fmt", "--all", "--check"])?;
     tidy(root)?;
     console::build(root)?;

@@ -14,9 +14,9 @@ use crate::{Engine, EngineError, Result};
 /// Most bytes of media that one page or document carries.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
-/// What is made of the active path, or of the context, as one text. What holds a whole log is written record by record.
+/// What is made of the active path or of the context, whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Page {
+pub enum PageFormat {
     RoleFiles,
     Messages,
     MessagesAnthropic,
@@ -26,37 +26,41 @@ pub enum Page {
 }
 
 impl Engine {
-    pub async fn export_page(&self, scope: &Scope, summary: &Summary, page: Page) -> Result<String> {
-        let session = &summary.id;
-        if matches!(page, Page::Messages | Page::MessagesAnthropic) {
-            return self.export_messages(scope, session, page).await;
+    /// A session as one page or document.
+    pub async fn export_page(&self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
+        if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
+            return self.export_messages(scope, &summary.id, format).await;
         }
-        let path = self.whole_path(scope, session).await?;
-        Ok(match page {
-            Page::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
-            Page::Markdown => markdown::page(summary, &path),
-            Page::Html => {
+        let path = self.whole_path(scope, &summary.id).await?;
+        Ok(match format {
+            PageFormat::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
+            PageFormat::Markdown => markdown::page(summary, &path),
+            PageFormat::Html => {
                 let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
                 html::page(summary, &path, &self.media_of(scope, blobs).await?)
             }
-            Page::Messages | Page::MessagesAnthropic | Page::Workflow => {
+            PageFormat::Workflow | PageFormat::Messages | PageFormat::MessagesAnthropic => {
                 workflow::serialise(&workflow::of_session(summary, &path).document)
             }
         })
     }
 
-    async fn export_messages(&self, scope: &Scope, session: &SessionId, page: Page) -> Result<String> {
+    /// What a model would receive.
+    async fn export_messages(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        format: PageFormat,
+    ) -> Result<String> {
         let context = self.context(scope, session, None).await?;
         let parts = context.messages.iter().flat_map(|message| &message.parts);
-        let blobs: Vec<_> = parts
-            .filter_map(|part| match part {
-                Part::Media(media) => Some(media.blob),
-                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => None,
-            })
-            .collect();
-        let media = self.media_of(scope, blobs).await?;
-        let value = match page {
-            Page::MessagesAnthropic => messages::anthropic(&context, &media),
+        let media = parts.filter_map(|part| match part {
+            Part::Media(media) => Some(media.blob),
+            _ => None,
+        });
+        let media = self.media_of(scope, media.collect::<Vec<_>>()).await?;
+        let value = match format {
+            PageFormat::MessagesAnthropic => messages::anthropic(&context, &media),
             _ => messages::openai(&context, &media),
         };
         Ok(format!("{value:#}\n"))

@@ -123,6 +123,13 @@ impl Engine {
         self.world.clone().ok_or(EngineError::NoWorld)
     }
 
+    /// The models that can be called now, the default one first.
+    pub fn models(&self) -> Result<Vec<String>> {
+        let world = self.world()?;
+        let others = world.model.names().into_iter().filter(|name| *name != world.default_model);
+        Ok(std::iter::once(world.default_model.clone()).chain(others).collect())
+    }
+
     /// The store itself, for what has no verb.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store

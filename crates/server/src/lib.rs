@@ -21,7 +21,7 @@ mod state;
 pub mod wire;
 mod ws;
 
-pub use listen::{Listening, Stop, serve};
+pub use listen::{Listening, Stop, serve, serve_empty};
 pub use problem::{Problem, status_of};
 pub use rate::Rate;
 pub use routes::document;

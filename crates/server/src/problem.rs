@@ -114,6 +114,8 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // For those who dress it differently.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -12,6 +12,7 @@ use sapwood::engine::flow::RunningFlow;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 use crate::door::{Caller, Door};
 use crate::meters::Meters;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Largest artifact or input.
     pub upload_bytes_max: usize,
+    /// How long the head of a request may take to arrive.
+    pub head_time_max: Duration,
     /// Longest time for a request that is not a stream.
     pub request_time_max: Duration,
     /// Between two signs of life in a stream.
@@ -55,6 +58,7 @@ impl Default for Settings {
         Self {
             body_bytes_max: 16 << 20,
             upload_bytes_max: 64 << 20,
+            head_time_max: Duration::from_secs(10),
             request_time_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(15),
             rate: Some(Rate { per_second: 100, burst: 400 }),
@@ -108,8 +112,8 @@ impl State {
         }))
     }
 
-    /// Counts a turn as running until it has ended or waits for a person.
-    pub fn keep_running(&self, running: Running) {
+    /// Counts a turn as running until it has ended or waits for a person, which is when the task ends.
+    pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
@@ -118,7 +122,7 @@ impl State {
                 tracing::warn!(%session, %error, "a turn was lost; it can be resumed");
             }
             state.running.send_modify(|count| *count -= 1);
-        });
+        })
     }
 
     /// The same for a run of a flow.
@@ -225,7 +229,7 @@ impl Inner {
                 return;
             }
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
-                Ok(Some(running)) => state.keep_running(running),
+                Ok(Some(running)) => drop(state.keep_running(running)),
                 Ok(None) => {}
                 // Somebody else runs it, which is as good.
                 Err(error) if error.code() == "session.leased" => {}

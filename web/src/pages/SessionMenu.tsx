@@ -1,6 +1,6 @@
 // What can be done with a session as a whole.
 import { type FormEvent, type ReactNode, useState } from "react";
-import { fill, type Session, send } from "../api/client";
+import { ask, fill, type Session, send } from "../api/client";
 import { client, outdate, useMe } from "../api/queries";
 import { Button, Dialog, ErrorNote, Menu } from "../ui/base";
 import { plural } from "../ui/format";
@@ -287,47 +287,50 @@ function Reset({ session, onClose }: DialogProps) {
   );
 }
 
-const FORMATS: [string, string][] = [
-  ["jsonl", "Sapwood: whole, to import again"],
-  ["html", "a page to read, one file"],
-  ["markdown", "Markdown"],
-  ["messages", "messages as OpenAI takes them"],
-  ["messages-anthropic", "messages as Anthropic takes them"],
-  ["workflow", "a workflow in YAML"],
-  ["pi", "a session file of pi"],
-  ["operator", "a session file of operator"],
-  ["role-files", "a role's transcript"],
+const FORMATS: [string, string, string][] = [
+  ["jsonl", "jsonl", "Sapwood: whole, to import again"],
+  ["html", "html", "a page to read, one file"],
+  ["markdown", "md", "Markdown"],
+  ["messages", "messages.json", "messages as OpenAI takes them"],
+  ["messages-anthropic", "messages.json", "messages as Anthropic takes them"],
+  ["workflow", "yaml", "a workflow in YAML"],
+  ["role-files", "transcript.json", "a role's transcript"],
 ];
 
 function Export({ session, onClose }: DialogProps) {
-  const [format, setFormat] = useState("jsonl");
+  const act = async (form: FormData) => {
+    const format = text(form, "format");
+    const path = fill("/v1/sessions/{session}/export", { session: session.id });
+    const headers = { "content-type": "application/json" };
+    const answer = await ask(path, { method: "POST", headers, body: JSON.stringify({ format }) });
+    const ending = FORMATS.find(([name]) => name === format)?.[1] ?? "txt";
+    keepFile(await answer.blob(), `${session.id}.${ending}`);
+  };
   return (
-    <Dialog title="Export" onClose={onClose}>
-      <div className="form">
-        <label>
-          As
-          <select value={format} onChange={(event) => setFormat(event.target.value)}>
-            {FORMATS.map(([name, what]) => (
-              <option key={name} value={name}>
-                {what}
-              </option>
-            ))}
-          </select>
-        </label>
-        <footer>
-          <Button onClick={onClose}>Never mind</Button>
-          <a
-            className="button main"
-            href={fill("/v1/sessions/{session}/export", { session: session.id }, { format })}
-            download
-            onClick={() => setTimeout(onClose, 100)}
-          >
-            Download
-          </a>
-        </footer>
-      </div>
-    </Dialog>
+    <Doing title="Export" verb="Download" act={act} onClose={onClose}>
+      <label>
+        As
+        <select name="format">
+          {FORMATS.map(([name, , what]) => (
+            <option key={name} value={name}>
+              {what}
+            </option>
+          ))}
+        </select>
+      </label>
+    </Doing>
   );
+}
+
+/** How long a browser gets to take the bytes over. */
+const TAKE_MS = 30_000;
+
+function keepFile(bytes: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(bytes);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), TAKE_MS);
 }
 
 function Erase({ session, onClose }: DialogProps) {

@@ -202,7 +202,7 @@ test("a session is taken out as a file and comes in again by dropping it", async
   await page.getByLabel("What to do with this session").click();
   await page.getByRole("button", { name: "Export…" }).click();
   const download = page.waitForEvent("download");
-  await page.getByRole("link", { name: "Download" }).click();
+  await page.getByRole("button", { name: "Download" }).click();
   const text = readFileSync(await (await download).path(), "utf8").replaceAll('"fox"', '"fox-again"');
   await open(page, house, "");
   await page.locator(".row").first().waitFor();

@@ -44,6 +44,9 @@ pub struct BenchArgs {
     /// Work under this directory, on the disk that is to be measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Serve an empty route instead: the floor of the axis http
+    #[arg(long, hide = true)]
+    serve_empty: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,6 +75,8 @@ enum Axis {
     Import,
     /// Events over HTTP to 1, 100 and 2000 subscribers
     Stream,
+    /// Reads and durable injects over HTTP, from another process
+    Http,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -88,6 +93,7 @@ const ALL: &[Axis] = &[
     Axis::Compaction,
     Axis::Import,
     Axis::Stream,
+    Axis::Http,
 ];
 
 /// How much of everything.
@@ -127,6 +133,10 @@ const QUICK: Sizes = Sizes {
 
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+    if args.serve_empty {
+        axis::http::serve_empty(out).await?;
+        return Ok(true);
+    }
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
@@ -164,5 +174,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Compaction => axis::compaction::run(stage).await,
         Axis::Import => axis::import::run(stage).await,
         Axis::Stream => axis::stream::run(stage).await,
+        Axis::Http => axis::http::run(stage).await,
     }
 }

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use sapwood::Seq;
 use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::export::Page;
+use sapwood::engine::export::PageFormat;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
 use serde_json::json;
@@ -164,17 +164,22 @@ async fn write_session<W: Write>(app: &App, summary: &Summary, shape: Shape, to:
         Shape::Jsonl => write_jsonl(app, summary, to).await,
         Shape::Pi => write_tree(app, summary, Dialect::Pi, to).await,
         Shape::Operator => write_tree(app, summary, Dialect::Operator, to).await,
-        Shape::RoleFiles => write_page(app, summary, Page::RoleFiles, to).await,
-        Shape::Messages => write_page(app, summary, Page::Messages, to).await,
-        Shape::MessagesAnthropic => write_page(app, summary, Page::MessagesAnthropic, to).await,
-        Shape::Markdown => write_page(app, summary, Page::Markdown, to).await,
-        Shape::Html => write_page(app, summary, Page::Html, to).await,
-        Shape::Workflow => write_page(app, summary, Page::Workflow, to).await,
+        Shape::RoleFiles => write_page(app, summary, PageFormat::RoleFiles, to).await,
+        Shape::Messages => write_page(app, summary, PageFormat::Messages, to).await,
+        Shape::MessagesAnthropic => write_page(app, summary, PageFormat::MessagesAnthropic, to).await,
+        Shape::Markdown => write_page(app, summary, PageFormat::Markdown, to).await,
+        Shape::Html => write_page(app, summary, PageFormat::Html, to).await,
+        Shape::Workflow => write_page(app, summary, PageFormat::Workflow, to).await,
     }
 }
 
-async fn write_page<W: Write>(app: &App, summary: &Summary, page: Page, mut to: W) -> Result<W, Broken> {
-    let text = app.engine.export_page(&app.scope, summary, page).await.map_err(Failure::from)?;
+async fn write_page<W: Write>(
+    app: &App,
+    summary: &Summary,
+    format: PageFormat,
+    mut to: W,
+) -> Result<W, Broken> {
+    let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
     Ok(to)
 }

@@ -27,11 +27,12 @@ impl Drop for Served {
 }
 
 pub fn serve(world: &World, addr: &str) -> Served {
-    serve_with(world, addr, &[])
+    serve_with(world, &[], addr, &[])
 }
 
-pub fn serve_with(world: &World, addr: &str, env: &[(&str, &str)]) -> Served {
-    let mut command = world.command(&["serve", "--addr", addr, "--json"]);
+/// With options for the program as a whole, and variables.
+pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &str)]) -> Served {
+    let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
     command.envs(env.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();

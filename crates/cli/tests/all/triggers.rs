@@ -296,7 +296,7 @@ fn a_signature_opens_a_trigger_once_and_nothing_else() {
          [[triggers]]\nname = \"keys-only\"\nwebhook = {}\n",
     );
     world.json(&["key", "new", "--tenant", "local", "--user", "ana"]);
-    let served = serve_with(&world, "127.0.0.1:0", &env);
+    let served = serve_with(&world, &[], "127.0.0.1:0", &env);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
     let body = r#"{"n": 7}"#;
     await_that("the trigger", || call_signed(&served.addr, "build", SECRET, now, body).0 == 202);

@@ -71,24 +71,20 @@ impl Machine {
 
     /// Begins a turn with a user's words; `taken` if they had waited in the queue.
     pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, Step) {
-        Self::begin_with(rules, Vec::new(), words, taken)
+        Self::begin_with(rules, vec![words.into()], taken)
     }
 
-    /// The same, with entries that belong to the turn and stand before the words.
-    pub fn begin_with(
-        rules: Rules,
-        before: Vec<Body>,
-        words: UserMessage,
-        taken: Option<EntryId>,
-    ) -> (Self, Step) {
+    /// Begins a turn with whatever its caller brings: words, results of calls that were handed over, what was said elsewhere.
+    pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, Step) {
         let mut machine = Self::new(rules, TurnState::default());
         let mut step = Step::default();
         machine.add(&mut step, TurnStarted { trace_id: machine.rules.trace_id.clone() });
-        before.into_iter().for_each(|body| machine.add(&mut step, body));
         if let Some(input) = taken {
             machine.add(&mut step, InputTaken { input });
         }
-        machine.add(&mut step, words);
+        for body in opening {
+            machine.add(&mut step, body);
+        }
         match machine.rules.post.as_ref().filter(|post| post.needs_consent_first()) {
             None => machine.open_round(&mut step),
             Some(post) => {
@@ -307,7 +303,7 @@ impl Machine {
             None => {}
         }
         match decision {
-            Decision::Run => {}
+            Decision::Run | Decision::HandOver => {}
             Decision::Refuse { why } => self.add(step, error_result(&call, why)),
             Decision::Ask => {
                 let (question, kind) = question_of(&call, touch);
@@ -330,13 +326,14 @@ impl Machine {
 
     /// Starts what may start: looking runs side by side, everything else alone and in order.
     pub(super) fn dispatch(&mut self, step: &mut Step) {
-        if self.state.all_done() {
+        if self.is_settled() {
             return self.complete_round(step);
         }
         let mut earlier_waits = false;
         for at in 0..self.state.calls.len() {
             let call = &self.state.calls[at];
-            let may_run = call.status == CallStatus::Begun && !self.running.contains(&at);
+            let may_run =
+                call.status == CallStatus::Begun && !self.is_handed_over(call) && !self.running.contains(&at);
             let reads = self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Reads);
             let alone = self.running.is_empty() && !earlier_waits;
             let only_reads_run = !self.running.iter().any(|at| !self.reads(*at)) && !earlier_waits;
@@ -357,9 +354,24 @@ impl Machine {
         self.rules.tool(name).is_some_and(|spec| spec.touch == Touch::Reads)
     }
 
+    /// Calls that are the caller's to run end the turn; they are the only ones that may be left without a result.
     fn complete_round(&mut self, step: &mut Step) {
         self.close_round(step, RoundStatus::Ok, None);
-        self.open_round(step);
+        if self.state.all_done() {
+            self.open_round(step);
+        } else {
+            self.end(step, Outcome::Completed, None);
+        }
+    }
+
+    pub(super) fn is_handed_over(&self, call: &CallState) -> bool {
+        self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Callers)
+    }
+
+    /// Nothing is left that this turn could do about its calls.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut calls = self.state.calls.iter();
+        calls.all(|call| call.status == CallStatus::Done || self.is_handed_over(call))
     }
 
     fn take_result(&mut self, step: &mut Step, result: ToolResult) {

@@ -114,7 +114,9 @@ fn handoffs_repairs_nodes_and_pressure_have_items_of_their_own() {
         failed.to_body(),
         pressure.to_info().into(),
     ];
-    bodies.into_iter().for_each(|body| drop(log.push(body).unwrap()));
+    for body in bodies {
+        log.push(body).unwrap();
+    }
     let expected = [
         "repair:handoff:wrong",
         "repair:repair:mend it",

@@ -178,7 +178,8 @@ impl Visitor {
             FEEDBACK => words::feedback_words(&self.state, node),
             _ => words::render_prompt(&self.state, node),
         };
-        let opening = Opening { before: vec![post.to_body(), note.into()], words: said(words), post };
+        let bodies = vec![post.to_body(), note.into(), said(words).into()];
+        let opening = Opening { bodies, post: Some(post), ..Opening::default() };
         self.engine.begin_held(&self.scope, session, hold, opening).await
     }
 
@@ -321,7 +322,8 @@ fn cancelled() -> VisitResult {
 fn repair(post: Post, visit: &Visit, why: String) -> Opening {
     let note = SystemNote { text: why, reason: Some(REPAIR_REASON.to_owned()) };
     let words = words::repair_words(&post, &visit.handed);
-    Opening { before: vec![note.into()], words: said(words), post }
+    let bodies = vec![note.into(), said(words).into()];
+    Opening { bodies, post: Some(post), ..Opening::default() }
 }
 
 /// Words that the flow says, and not a person.

@@ -145,6 +145,7 @@ impl Stage {
         loop {
             self.with_now(|now| {
                 now.reply = Reply::default();
+                now.told = 0;
                 now.model.clone_from(&link.model);
             });
             let Err(failed) = self.attempt(&request).await else { return Ok(Ok(())) };

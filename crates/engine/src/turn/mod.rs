@@ -14,8 +14,9 @@ mod send;
 mod stage;
 
 pub use look::TurnLook;
-pub(crate) use send::Opening;
-pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub use send::{
+    IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
+};
 pub(crate) use stage::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::flow::Post;
-use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::port::model::{Reply, Signature, Thinking};
 use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
@@ -47,10 +48,13 @@ pub(crate) struct Stage {
     agent: Agent,
     chain: Vec<ChainLink>,
     toolbox: Arc<dyn Toolbox>,
-    /// The toolbox's and our own.
+    /// The toolbox's, our own, and the caller's.
     specs: Vec<ToolSpec>,
     /// The skills that are active, as the model is told about them.
     skills: Vec<SkillCard>,
+    /// In the place of the session's system prompt.
+    instructions: Option<String>,
+    thinking: Option<Thinking>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
@@ -77,6 +81,8 @@ struct Now {
     said: String,
     /// The words of a turn that has just begun, until its first call.
     begins_with: Option<String>,
+    /// Pieces of the reply that streams that were told.
+    told: u32,
 }
 
 impl Stage {
@@ -86,9 +92,14 @@ impl Stage {
     }
 
     fn tell(&self, news: News) {
-        let after = self.with_now(|now| now.head);
-        let at = self.engine.clock.now();
-        let fragment = Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
+        let is_piece = news.is_piece();
+        let (after, place) = self.with_now(|now| {
+            let place = is_piece.then_some(now.told);
+            now.told += u32::from(is_piece);
+            (now.head, place)
+        });
+        let (at, session) = (self.engine.clock.now(), self.session.clone());
+        let fragment = Fragment { news, session, at, after, turn: Some(self.turn), place };
         self.engine.live.tell(&self.scope.tenant, fragment);
     }
 

@@ -32,14 +32,15 @@ impl Stage {
             system: system.map(str::to_owned),
             messages: messages.collect(),
             tools: self.specs.clone(),
-            thinking: Thinking::from_name(&context.thinking).unwrap_or_default(),
+            thinking: self.thinking.or_else(|| Thinking::from_name(&context.thinking)).unwrap_or_default(),
             temperature: self.agent.temperature,
             output_tokens_max: self.agent.max_tokens,
         })
     }
 
     pub(super) fn system(&self, context: &Context) -> Option<String> {
-        let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
+        let prompt = self.instructions.clone().or_else(|| context.system.clone());
+        let prompt = prompt.or_else(|| self.agent.system_prompt.clone());
         let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
         let skills = skills_prompt(&self.skills);
         let parts: Vec<String> = prompt.into_iter().chain(skills).chain(rating).collect();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sapwood_core::Part;
 use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::entry::ToolResult;
-use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use sapwood_core::port::tool::{OutputPart, ToolOutput, ToolSpec, Touch};
 use sapwood_core::turn::Input;
 use tracing::Instrument;
 
@@ -66,6 +66,10 @@ impl Stage {
 
     /// Why the input does not fit. A tool nobody has is the machine's to refuse.
     pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
+        let is_callers = |spec: &ToolSpec| spec.name == call.name && spec.touch == Touch::Callers;
+        if self.specs.iter().any(is_callers) {
+            return None;
+        }
         if self.is_own_tool(&call.name) {
             return self.check_own_tool(call).err();
         }

@@ -7,19 +7,20 @@ use std::sync::Arc;
 use sapwood_core::agent::{Agent, Narrowing};
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, InputQueued, Queue, TurnEnded, UserMessage,
+    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
+    UserMessage,
 };
 use sapwood_core::flow::Post;
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::turn::{Input, Machine, Step, TurnState};
+use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::Stage;
-use super::run::run_turn;
-use super::stage::{check_limits, check_variables, settings_of};
+use super::run::{Voice, run_turn};
+use super::stage::{Entrance, check_limits, check_variables, settings_of};
 use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
@@ -62,12 +63,34 @@ pub struct SendOptions {
     pub on_wait: OnWait,
 }
 
-/// How a flow begins a turn.
-pub(crate) struct Opening {
-    /// Entries of the turn that stand before its words.
-    pub before: Vec<Body>,
-    pub words: UserMessage,
-    pub post: Post,
+/// What a turn begins with, where that is more than words.
+#[derive(Debug, Clone, Default)]
+pub struct Opening {
+    /// Messages, and results of calls that an earlier turn handed over.
+    pub bodies: Vec<Body>,
+    pub terms: Terms,
+    /// Written beside them, in the turn: what the caller wants to find again.
+    pub mark: Option<CustomInfo>,
+    /// Fails with a conflict unless the leaf is this one.
+    pub expected_leaf: Option<Seq>,
+    /// Where in a flow, if a flow begins it.
+    pub post: Option<Post>,
+}
+
+impl Opening {
+    fn of_words(parts: Vec<Part>) -> Self {
+        Self { bodies: vec![UserMessage { parts, origin: None }.into()], ..Self::default() }
+    }
+
+    fn into_bodies(self) -> Vec<Body> {
+        let infos = self.terms.to_info().into_iter().chain(self.mark).map(Body::from);
+        infos.chain(self.bodies).collect()
+    }
+
+    /// What the user says in it.
+    fn words(&self) -> Option<&[Part]> {
+        self.bodies.iter().find(|body| body.kind() == Kind::UserMessage).map(Body::parts)
+    }
 }
 
 /// What became of words that were sent.
@@ -149,7 +172,7 @@ impl Engine {
         if words.is_empty() {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
-        let world = self.world()?;
+        self.world()?;
         let words = self.ask_before_send(scope, session, words).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
@@ -157,9 +180,47 @@ impl Engine {
             }
             hold => hold?,
         };
-        let prepared = self.prepare_send(scope, session, world, &hold, words).await;
-        match prepared {
-            Ok(prepared) => Ok(Sent::Started(prepared.spawn(hold, options.on_wait))),
+        self.begin_turn(scope, session, hold, Opening::of_words(words), options.on_wait)
+            .await
+            .map(Sent::Started)
+    }
+
+    /// Runs a turn that begins with more than words. While another runs this is refused: only words can wait.
+    pub async fn send_opening(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut opening: Opening,
+        on_wait: OnWait,
+    ) -> Result<Running> {
+        if opening.bodies.is_empty() {
+            return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
+        }
+        for body in &mut opening.bodies {
+            if let Body::UserMessage(message) = body {
+                let words = std::mem::take(&mut message.parts);
+                message.parts = self.ask_before_send(scope, session, words).await?;
+            }
+        }
+        let hold = match self.hold_to_send(scope, session).await {
+            Err(EngineError::Store(StoreError::Leased { .. })) => {
+                return Err(EngineError::TurnRunning { session: session.clone() });
+            }
+            hold => hold?,
+        };
+        self.begin_turn(scope, session, hold, opening, on_wait).await
+    }
+
+    async fn begin_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        opening: Opening,
+        on_wait: OnWait,
+    ) -> Result<Running> {
+        match self.prepare_send(scope, session, &hold, opening).await {
+            Ok(prepared) => Ok(prepared.spawn(hold, on_wait)),
             Err(error) => {
                 hold.release().await;
                 Err(error)
@@ -207,21 +268,26 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: World,
         hold: &Hold,
-        words: Vec<Part>,
+        opening: Opening,
     ) -> Result<Prepared> {
         let summary = self.store.summary(scope, session).await?;
         if let Some(turn) = summary.open_turn {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
         }
+        if let Some(expected) = opening.expected_leaf.filter(|expected| summary.head.leaf != Some(*expected))
+        {
+            let actual = summary.head.leaf.unwrap_or(Seq::ZERO);
+            return Err(StoreError::Conflict { expected, actual }.into());
+        }
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
+        let (terms, post) = (opening.terms.clone(), opening.post.clone());
+        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post };
+        let stage = self.set_stage(scope, &summary, self.world()?, entrance).await?;
         check_limits(&summary, &stage.agent)?;
-        stage.begin_with(&words);
-        let words = UserMessage { parts: words, origin: None };
-        let (machine, step) = Machine::begin(stage.rules(), words, None);
-        Prepared::new(stage, machine, step, summary.head.seq).await
+        opening.words().into_iter().for_each(|words| stage.begin_with(words));
+        let (machine, step) = Machine::begin_with(stage.rules(), opening.into_bodies(), None);
+        Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await
     }
 
     /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
@@ -266,33 +332,7 @@ impl Engine {
         hold: Hold,
         opening: Opening,
     ) -> Result<Running> {
-        match self.prepare_opening(scope, session, &hold, opening).await {
-            Ok(prepared) => Ok(prepared.spawn(hold, OnWait::Leave)),
-            Err(error) => {
-                hold.release().await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn prepare_opening(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        hold: &Hold,
-        opening: Opening,
-    ) -> Result<Prepared> {
-        let world = self.world()?;
-        let summary = self.store.summary(scope, session).await?;
-        if let Some(turn) = summary.open_turn {
-            return Err(EngineError::TurnOpen { session: session.clone(), turn });
-        }
-        let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let Opening { before, words, post } = opening;
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, Some(post)).await?;
-        check_limits(&summary, &stage.agent)?;
-        let (machine, step) = Machine::begin_with(stage.rules(), before, words, None);
-        Prepared::new(stage, machine, step, summary.head.seq).await
+        self.begin_turn(scope, session, hold, opening, OnWait::Leave).await
     }
 
     async fn prepare_resume(
@@ -309,15 +349,17 @@ impl Engine {
         let entries = self.turn_entries(scope, session, turn).await?;
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
         let before = self.entry_before(scope, session, &entries).await?;
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn, None).await?;
-        stage.begin_again(&entries);
         let bodies = entries.iter().map(|entry| &entry.body);
+        let terms = Terms::of(bodies.clone());
+        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post: None };
+        let stage = self.set_stage(scope, &summary, world, entrance).await?;
+        stage.begin_again(&entries);
         let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
         let steered = self.queued(scope, session).await?.into_iter();
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
-        Ok(Some(Prepared::new(stage, machine, step, last).await?))
+        Ok(Some(Prepared::new(stage, machine, step, last, Voice::Agent).await?))
     }
 
     /// The next input that waits, as a turn.
@@ -332,21 +374,17 @@ impl Engine {
             return Ok(None);
         };
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, summary, world, fence, turn, None).await?;
+        let entrance = Entrance { fence, turn, terms: &Terms::default(), post: None };
+        let stage = self.set_stage(scope, summary, world, entrance).await?;
         check_limits(summary, &stage.agent)?;
         stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
-        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq).await?))
+        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await?))
     }
 
-    /// Everything the turn wrote, and what was said to it, in order.
-    pub(super) async fn turn_entries(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-    ) -> Result<Vec<Entry>> {
+    /// Everything the turn wrote, and what was said to it, in order; nothing for a turn that never was.
+    pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
             if entry.meta.turn == Some(turn) {
@@ -374,6 +412,17 @@ impl Engine {
         let first = entries.iter().find(|entry| entry.meta.kind == Kind::UserMessage);
         let Some(parent) = first.and_then(|entry| entry.meta.parent) else { return Ok(None) };
         Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
+    }
+
+    /// Writes something down about a turn, also one that has ended.
+    pub async fn note_in_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+        info: CustomInfo,
+    ) -> Result<()> {
+        self.append_to_turn(scope, session, turn, info.into()).await
     }
 
     /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
@@ -475,9 +524,15 @@ struct Prepared {
 
 impl Prepared {
     /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
-    async fn new(stage: Arc<Stage>, machine: Machine, mut step: Step, after: Seq) -> Result<Self> {
+    async fn new(
+        stage: Arc<Stage>,
+        machine: Machine,
+        mut step: Step,
+        after: Seq,
+        voice: Voice,
+    ) -> Result<Self> {
         let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
-        stage.append(std::mem::take(&mut step.entries)).await?;
+        stage.append_as(voice, std::mem::take(&mut step.entries)).await?;
         Ok(Self { stage, machine, step, inbox })
     }
 

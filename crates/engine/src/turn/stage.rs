@@ -14,6 +14,7 @@ use sapwood_core::port::tool::Grant;
 use sapwood_core::pressure::{Pressure, Thresholds};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
@@ -27,20 +28,29 @@ use crate::summarise::ModelSummariser;
 use crate::world::World;
 use crate::{Engine, EngineError, Result};
 
+/// Whose turn it is, and on what terms.
+pub(super) struct Entrance<'t> {
+    pub fence: u64,
+    pub turn: TurnId,
+    pub terms: &'t Terms,
+    /// Where in a flow, if it is known.
+    pub post: Option<Post>,
+}
+
 impl Engine {
     pub(super) async fn set_stage(
         &self,
         scope: &Scope,
         summary: &Summary,
         world: World,
-        fence: u64,
-        turn: TurnId,
-        post: Option<Post>,
+        entrance: Entrance<'_>,
     ) -> Result<Arc<Stage>> {
+        let Entrance { fence, turn, terms, post } = entrance;
         let session = summary.id.clone();
         let settings = self.settings(scope, &session).await?;
-        let agent = agent_of(&settings)?;
-        let chain = chain_of(&settings, &agent, &world);
+        let mut agent = agent_of(&settings)?;
+        let mut chain = chain_of(&settings, &agent, &world);
+        apply_terms(terms, &mut agent, &mut chain);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
         let skills = self.cards_of(&session, &settings.skills).await;
@@ -51,6 +61,8 @@ impl Engine {
         specs.extend((!skills.is_empty()).then(skill_spec));
         let post = self.post_for(scope, &session, &agent, post).await?;
         specs.extend(post.as_ref().and_then(handoff_spec));
+        specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));
+        specs.extend(terms.tools.iter().map(CallersTool::spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -66,6 +78,8 @@ impl Engine {
             toolbox,
             specs,
             skills,
+            instructions: terms.instructions.clone(),
+            thinking: terms.thinking,
             fence,
             span,
             trace_id,
@@ -202,6 +216,16 @@ fn chain_of(settings: &Settings, agent: &Agent, world: &World) -> Vec<ChainLink>
     let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
     let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
     std::iter::once(first.clone()).chain(rest).collect()
+}
+
+/// What the turn's caller wants instead of what the agent says.
+fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
+    agent.temperature = terms.temperature.or(agent.temperature);
+    agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
+    if let Some(model) = &terms.model {
+        // Whoever names a model wants this one, and no other in its place.
+        *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
+    }
 }
 
 fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent) -> Grant {

@@ -63,8 +63,8 @@ async fn upload_artifact(
 /// A deliverable's bytes.
 #[utoipa::path(get, path = "/v1/sessions/{session}/artifacts/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = serde_json::Value, content_type = "*/*"),
+        (status = 206, body = serde_json::Value, content_type = "*/*"),
         (status = 304, description = "You have these bytes")))]
 async fn download_artifact(
     Shared(state): Shared<State>,
@@ -104,8 +104,8 @@ async fn upload_input(
 /// A material's bytes.
 #[utoipa::path(get, path = "/v1/sessions/{session}/inputs/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = serde_json::Value, content_type = "*/*"),
+        (status = 206, body = serde_json::Value, content_type = "*/*"),
         (status = 304, description = "You have these bytes")))]
 async fn download_input(
     Shared(state): Shared<State>,

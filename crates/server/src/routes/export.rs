@@ -1,98 +1,93 @@
-//! A session as a file. What holds the whole log streams page by page, so that a long one needs no memory.
+//! A copy of a session, in one of the shapes that `sapwood export` writes. That it was taken is in the audit before a byte of
+//! it leaves.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::Body as HttpBody;
+use axum::body::{Body as Bytes, Bytes as Piece};
 use axum::extract::State as Shared;
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use futures_util::stream;
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::export::Page;
-use sapwood::formats::export::{ExportError, jsonl, tree};
-use sapwood::formats::import::pi::Dialect;
-use sapwood::{Seq, SessionId};
+use sapwood::engine::export::PageFormat;
+use sapwood::formats::export::{ExportError, jsonl};
+use sapwood::{Scope, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::{At, Params};
+use crate::extract::{At, Body};
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
 /// How many entries are asked of the store at a time.
-const PAGE_RECORDS: usize = 1_000;
+const PAGE_RECORDS: usize = 500;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(export_session))
 }
 
-enum Shape {
-    Own,
-    Tree(Dialect),
-    Page(Page),
-}
-
-/// A format's shape, and what its file's name ends in.
-fn shape_of(format: &str) -> Result<(Shape, &'static str)> {
-    Ok(match format {
-        "jsonl" => (Shape::Own, "jsonl"),
-        "pi" => (Shape::Tree(Dialect::Pi), "pi.jsonl"),
-        "operator" => (Shape::Tree(Dialect::Operator), "operator.jsonl"),
-        "role-files" => (Shape::Page(Page::RoleFiles), "transcript.json"),
-        "messages" => (Shape::Page(Page::Messages), "messages.json"),
-        "messages-anthropic" => (Shape::Page(Page::MessagesAnthropic), "messages.json"),
-        "markdown" => (Shape::Page(Page::Markdown), "md"),
-        "html" => (Shape::Page(Page::Html), "html"),
-        "workflow" => (Shape::Page(Page::Workflow), "yaml"),
-        other => return Err(Problem::invalid(format!("there is no format {other:.64}"))),
-    })
-}
-
-/// The session as a file, to be kept.
-#[utoipa::path(get, path = "/v1/sessions/{session}/export", tag = "sessions",
-    params(("session" = String, Path), wire::ExportAs),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream")))]
+/// A copy of the session.
+#[utoipa::path(post, path = "/v1/sessions/{session}/export", tag = "sessions", params(("session" = String, Path)),
+    request_body = wire::Export, responses((status = 200, body = serde_json::Value, content_type = "*/*")))]
 async fn export_session(
     Shared(state): Shared<State>,
     caller: Caller,
     At(session): At<SessionId>,
-    Params(query): Params<wire::ExportAs>,
+    Body(wanted): Body<wire::Export>,
 ) -> Result<Response> {
-    let format = query.format.as_deref().unwrap_or("jsonl");
-    let summary = state.engine.summary(&caller.scope, &session).await?;
-    let (shape, ending) = shape_of(format)?;
-    // Written down first: a copy that was cut short has been taken away all the same.
-    state.engine.record_export(&caller.scope, &session, format).await?;
-    let body = match shape {
-        Shape::Page(page) => {
-            let text = state.engine.export_page(&caller.scope, &summary, page).await?;
-            if page == Page::Workflow {
-                let entries = summary.head.seq.0;
-                state.engine.mark_export(&caller.scope, &session, format, entries).await?;
+    let (engine, scope) = (&state.engine, &caller.scope);
+    let summary = engine.summary(scope, &session).await?;
+    let (name, kind, page) = shape_of(wanted.format);
+    engine.record_export(scope, &session, name).await?;
+    let body = match page {
+        None => Bytes::from_stream(lines(Lines::new(&state, scope, summary))),
+        Some(page) => {
+            let text = engine.export_page(scope, &summary, page).await?;
+            if page == PageFormat::Workflow {
+                engine.mark_export(scope, &session, name, summary.head.seq.0).await?;
             }
-            HttpBody::from(text)
+            Bytes::from(text)
         }
-        Shape::Own => stream_log(state, caller, summary, None)?,
-        Shape::Tree(dialect) => stream_log(state, caller, summary, Some(dialect))?,
     };
-    let name = format!("attachment; filename=\"{session}.{ending}\"");
     let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::CONTENT_DISPOSITION, name),
-        (header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'".to_owned()),
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
     ];
     Ok((headers, body).into_response())
 }
 
-/// Where an exporter writes to, and what was written is taken from.
-#[derive(Clone, Default)]
-struct Tray(Arc<Mutex<Vec<u8>>>);
+/// The name and the type of a format; no page for the one that streams.
+fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Option<PageFormat>) {
+    use wire::ExportFormat as Format;
+    match format {
+        Format::Jsonl => ("jsonl", "application/x-ndjson", None),
+        Format::RoleFiles => ("role-files", "application/json", Some(PageFormat::RoleFiles)),
+        Format::Messages => ("messages", "application/json", Some(PageFormat::Messages)),
+        Format::MessagesAnthropic => {
+            ("messages-anthropic", "application/json", Some(PageFormat::MessagesAnthropic))
+        }
+        Format::Markdown => ("markdown", "text/markdown; charset=utf-8", Some(PageFormat::Markdown)),
+        Format::Html => ("html", "text/html; charset=utf-8", Some(PageFormat::Html)),
+        Format::Workflow => ("workflow", "application/yaml", Some(PageFormat::Workflow)),
+    }
+}
 
-impl Write for Tray {
+/// What an exporter has written and nobody has taken yet.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    fn take(&self) -> Piece {
+        Piece::from(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -102,74 +97,68 @@ impl Write for Tray {
     }
 }
 
-enum Pen {
-    Own(jsonl::Exporter<Tray>),
-    Tree(tree::Exporter<Tray>),
-}
-
-/// An export under way: what the session held when it began; what comes meanwhile belongs to the next one.
-struct Copy {
+/// The log as lines, a page at a time: what the session held when the export began.
+struct Lines {
     state: State,
-    caller: Caller,
+    scope: Scope,
     summary: Summary,
-    tray: Tray,
-    pen: Pen,
     after: Seq,
+    exporter: Option<jsonl::Exporter<Written>>,
+    written: Written,
+    ready: VecDeque<Piece>,
 }
 
-fn stream_log(state: State, caller: Caller, summary: Summary, dialect: Option<Dialect>) -> Result<HttpBody> {
-    let tray = Tray::default();
-    let mut pen = match dialect {
-        Some(dialect) => Pen::Tree(tree::Exporter::new(tray.clone(), dialect)),
-        None => Pen::Own(jsonl::Exporter::new(tray.clone())),
-    };
-    match &mut pen {
-        Pen::Own(exporter) => exporter.header(&summary),
-        Pen::Tree(exporter) => exporter.header(&summary),
+impl Lines {
+    fn new(state: &State, scope: &Scope, summary: Summary) -> Self {
+        let written = Written::default();
+        let exporter = Some(jsonl::Exporter::new(written.clone()));
+        let (state, scope) = (state.clone(), scope.clone());
+        Self { state, scope, summary, after: Seq::ZERO, exporter, written, ready: VecDeque::new() }
     }
-    .map_err(broken)?;
-    let copy = Copy { state, caller, summary, tray, pen, after: Seq::ZERO };
-    Ok(HttpBody::from_stream(stream::unfold(Some(copy), |copy| async move {
-        let mut copy = copy?;
-        match copy.next_piece().await {
-            Ok(piece) if piece.is_empty() => None,
-            Ok(piece) => Some((Ok(piece), Some(copy))),
-            // The connection is cut, so that nobody takes half of it for the whole.
-            Err(problem) => Some((Err(std::io::Error::other(problem.detail)), None)),
-        }
-    })))
-}
 
-impl Copy {
-    /// What comes next; nothing at the end.
-    async fn next_piece(&mut self) -> Result<Bytes> {
-        let (scope, session) = (&self.caller.scope, &self.summary.id);
-        let left = self.summary.head.seq.0.saturating_sub(self.after.0) as usize;
-        let store = self.state.engine.store();
-        let limit = left.min(PAGE_RECORDS);
-        let records =
-            if limit == 0 { Vec::new() } else { store.read_after(scope, session, self.after, limit).await? };
-        for record in records {
-            self.after = record.meta.seq;
-            match &mut self.pen {
-                Pen::Own(exporter) => {
-                    for blob in exporter.missing_blobs(&record).map_err(broken)? {
-                        exporter.blob(blob, &store.get_blob(scope, blob).await?).map_err(broken)?;
-                    }
-                    exporter.line(&record).map_err(broken)?;
-                }
-                Pen::Tree(exporter) => {
-                    let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
-                    let media = self.state.engine.media_of(scope, blobs).await?;
-                    exporter.line(&record, &media).map_err(broken)?;
-                }
+    /// None at the end. What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+    async fn next(&mut self) -> Result<Option<Piece>> {
+        while self.ready.is_empty() {
+            let Some(exporter) = self.exporter.as_mut() else { return Ok(None) };
+            if self.after == Seq::ZERO {
+                exporter.header(&self.summary).map_err(broken)?;
             }
+            let left = (self.summary.head.seq.0 - self.after.0) as usize;
+            let limit = PAGE_RECORDS.min(left);
+            let store = self.state.engine.store();
+            let records = match limit {
+                0 => Vec::new(),
+                limit => store.read_after(&self.scope, &self.summary.id, self.after, limit).await?,
+            };
+            let is_last = records.len() == left || records.is_empty();
+            for record in records {
+                for blob in exporter.missing_blobs(&record).map_err(broken)? {
+                    let bytes = store.get_blob(&self.scope, blob).await?;
+                    exporter.blob(blob, &bytes).map_err(broken)?;
+                }
+                exporter.line(&record).map_err(broken)?;
+                self.after = record.meta.seq;
+            }
+            if is_last && let Some(exporter) = self.exporter.take() {
+                exporter.finish().map_err(broken)?;
+            }
+            self.ready.push_back(self.written.take());
         }
-        let mut written = self.tray.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Bytes::from(std::mem::take(&mut *written)))
+        Ok(self.ready.pop_front())
     }
 }
 
 fn broken(error: ExportError) -> Problem {
     Problem::new(error.code(), error.to_string())
+}
+
+fn lines(lines: Lines) -> impl futures_core::Stream<Item = std::io::Result<Piece>> {
+    stream::unfold(Some(lines), |lines| async move {
+        let mut lines = lines?;
+        match lines.next().await {
+            Ok(Some(piece)) => Some((Ok(piece), Some(lines))),
+            Ok(None) => None,
+            Err(problem) => Some((Err(std::io::Error::other(problem.code)), None)),
+        }
+    })
 }

@@ -568,3 +568,14 @@ pub struct FlowResult {
     pub text: String,
     pub bytes: u64,
 }
+
+/// One event of a stream; `data` is JSON as a text.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StreamEvent {
+    pub data: String,
+    /// The seq of what is durable; none for fragments.
+    #[serde(default)]
+    pub id: Option<String>,
+    #[serde(default)]
+    pub event: Option<String>,
+}

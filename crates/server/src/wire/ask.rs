@@ -127,15 +127,6 @@ pub struct ContextAt {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
-pub struct ExportAs {
-    /// `jsonl` (whole and the default), `pi`, `operator`, `role-files`, `messages`, `messages-anthropic`, `markdown`,
-    /// `html` or `workflow`.
-    pub format: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct ImportFile {
     /// What the file is called: formats without ids of their own are known by it.
     pub name: Option<String>,
@@ -292,6 +283,26 @@ pub struct Answer {
 pub enum AnswerGiven {
     Approved,
     Denied,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub format: ExportFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExportFormat {
+    /// The whole log, lossless.
+    Jsonl,
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    /// The completed turns as a chain of agents, in YAML.
+    Workflow,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -4,6 +4,7 @@
 mod answer;
 mod around;
 mod ask;
+pub mod openai;
 
 pub use answer::*;
 pub use around::*;

@@ -128,7 +128,7 @@ async fn bodies(house: &House, key: &str, session: &str, kind: &str) -> Vec<Valu
 async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
     let house = House::open().await;
     house.shared_session("s").await;
-    let file = house.get("ana", "/v1/sessions/s/export").await;
+    let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await;
     assert!(file.header("content-disposition").unwrap().contains("attachment"));
     let frozen = bodies(&house, "ana", "s", "context_changed").await;
     assert!(frozen[0].get("agent").is_some(), "{frozen:?}");
@@ -160,7 +160,7 @@ async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
 async fn nobody_brings_an_agent_in_that_reaches_the_whole_file_system() {
     let house = House::open().await;
     house.shared_session("s").await;
-    let file = house.get("ana", "/v1/sessions/s/export").await.body;
+    let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await.body;
     let text = String::from_utf8(file).unwrap();
     assert!(text.contains("\"sandboxed\""), "the frozen agent says what it may touch");
     let armed = text.replace("\"sandboxed\"", "\"full\"").replace("\"id\":\"s\"", "\"id\":\"armed\"");

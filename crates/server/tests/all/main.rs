@@ -6,6 +6,7 @@ mod abuse;
 mod console;
 mod document;
 mod door;
+mod example;
 mod flows;
 mod house;
 mod parallel;

@@ -66,6 +66,7 @@ fn table() -> Vec<Row> {
         ("list_inputs", Read, none.clone(), 200),
         ("upload_input", Write, json!("bytes"), 201),
         ("download_input", Read, none.clone(), 200),
+        ("export_session", Read, json!({ "format": "workflow" }), 200),
         ("list_members", Read, none.clone(), 200),
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
@@ -73,7 +74,6 @@ fn table() -> Vec<Row> {
         ("get_pressure", Read, none.clone(), 200),
         ("get_timeline", Read, none.clone(), 200),
         ("download_blob", Read, none.clone(), 200),
-        ("export_session", Read, none.clone(), 200),
         ("import_file", Key, json!([]), 200),
         ("get_me", Key, none.clone(), 200),
         ("sign_in", Key, none.clone(), 200),
@@ -85,6 +85,19 @@ fn table() -> Vec<Row> {
         ("set_skills", Write, json!({ "active": [] }), 200),
         ("list_triggers", Key, none.clone(), 200),
         ("fire_trigger", Key, json!({}), 404),
+        ("create_conversation", Key, json!({}), 200),
+        ("get_conversation", Read, none.clone(), 200),
+        ("update_conversation", Write, json!({ "metadata": { "a": "b" } }), 200),
+        ("delete_conversation", Own, none.clone(), 200),
+        ("list_items", Read, none.clone(), 200),
+        ("create_items", Write, json!({ "items": [{ "role": "user", "content": "four" }] }), 200),
+        ("get_item", Read, none.clone(), 200),
+        ("delete_item", Write, none.clone(), 200),
+        ("create_response", Key, json!({ "input": "hello" }), 200),
+        ("get_response", Read, none.clone(), 200),
+        ("delete_response", Write, none.clone(), 200),
+        ("cancel_response", Write, none.clone(), 200),
+        ("list_input_items", Read, none.clone(), 200),
     ]
 }
 
@@ -150,6 +163,15 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
         }
         "get_flow" | "resume_flow" | "cancel_flow" => share_run(house, route.row.0, session).await,
+        "get_response" | "delete_response" | "cancel_response" | "list_input_items" => {
+            let asked = json!({ "input": "please hang", "conversation": session, "background": true });
+            let begun = house.post("ana", "/v1/responses", &asked).await;
+            names.0 = begun.json()["id"].as_str().unwrap().to_owned();
+        }
+        "get_item" | "delete_item" => {
+            let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
+            names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
+        }
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(house, session).await;
@@ -194,7 +216,8 @@ pub async fn wait_for_approval(house: &House, session: &str) -> String {
 
 impl Route {
     fn path(&self, session: &str, turn: &str, approval: &str) -> String {
-        let path = self.template.replace("{session}", session).replace("{turn}", turn);
+        let path = self.template.replace("{session}", session).replace("{conversation}", session);
+        let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
         let path = path.replace("{blob}", turn);

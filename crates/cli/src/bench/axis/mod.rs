@@ -6,6 +6,7 @@ pub mod context;
 pub mod disk;
 pub mod fork;
 pub mod full;
+pub mod http;
 pub mod import;
 pub mod list;
 pub mod memory;
