@@ -14,12 +14,14 @@ import { Toasts } from "./ui/toast";
 
 const SessionPage = lazy(() => import("./pages/SessionPage"));
 const FlowsPage = lazy(() => import("./pages/FlowsPage"));
+const MemoryPage = lazy(() => import("./pages/MemoryPage"));
 const AuditPage = lazy(() => import("./pages/AuditPage"));
 const SettingsPage = lazy(() => import("./pages/SettingsPage"));
 
 const PLACES: { name: string; path: string[]; icon: IconName; key: string }[] = [
   { name: "Sessions", path: [], icon: "list", key: "s" },
   { name: "Flows", path: ["flows"], icon: "flow", key: "f" },
+  { name: "Memory", path: ["memory"], icon: "memory", key: "m" },
   { name: "Audit", path: ["audit"], icon: "shield", key: "a" },
   { name: "Settings", path: ["settings"], icon: "gear", key: "t" },
 ];
@@ -98,6 +100,8 @@ function Place({ path }: { path: string[] }) {
       return id ? <SessionPage key={id} session={id} tab={tab ?? "feed"} /> : <Sessions />;
     case "flows":
       return <FlowsPage run={id} />;
+    case "memory":
+      return <MemoryPage />;
     case "audit":
       return <AuditPage />;
     case "settings":

@@ -139,128 +139,41 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/flows": {
+    "/v1/memory": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** Runs that you can see, newest first. */
-        get: operations["list_flows"];
+        /** Your memories and the tenant's, the newest first; with `q`, those that answer it, the best first. */
+        get: operations["list_memories"];
         put?: never;
-        /**
-         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
-         *     away. Only agents of this server play: those that the document brings are left out.
-         */
-        post: operations["start_flow"];
+        /** Remembers something. What is known already is left as it is, what it contradicts is superseded. */
+        post: operations["add_memory"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/flows/{run}": {
+    "/v1/memory/{memory}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
-        get: operations["get_flow"];
+        /** One memory, with where it comes from. */
+        get: operations["get_memory"];
         put?: never;
         post?: never;
-        delete?: never;
+        /** Deletes a memory for good, with what it stood in for. */
+        delete: operations["forget_memory"];
         options?: never;
         head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/flows/{run}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Ends a run, wherever it runs. */
-        post: operations["cancel_flow"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/flows/{run}/resume": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Carries on a run that was interrupted, waits, or failed. */
-        post: operations["resume_flow"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/import": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Takes a session in from a file. Importing again adds only what is new. */
-        post: operations["import_file"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/login": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Keeps the key or token this request came with in a cookie, for the console. */
-        post: operations["sign_in"];
-        /** Takes the cookie away. */
-        delete: operations["sign_out"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/me": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Who you are to this server. */
-        get: operations["get_me"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
+        /** Changes a memory, or whose it is. */
+        patch: operations["edit_memory"];
         trace?: never;
     };
     "/v1/search": {
@@ -420,23 +333,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/sessions/{session}/blobs/{blob}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Bytes that an entry of the session names by their hash: a picture, a tool's whole output. */
-        get: operations["download_blob"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/sessions/{session}/branch": {
         parameters: {
             query?: never;
@@ -505,6 +401,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/digest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A line per round with its artifacts: what could be grafted from the session. */
+        get: operations["get_digest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/entries": {
         parameters: {
             query?: never;
@@ -532,23 +445,6 @@ export interface paths {
         };
         /** Everything after a cursor, once, in order, then live. A durable event's id is its seq; fragments have none. */
         get: operations["follow_events"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/export": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The session as a file, to be kept. */
-        get: operations["export_session"];
         put?: never;
         post?: never;
         delete?: never;
@@ -585,6 +481,41 @@ export interface paths {
         put?: never;
         /** A new session that begins with this one's path, without copying it. */
         post: operations["fork_session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/grafts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was grafted into the session, and whether you may read it. */
+        get: operations["list_grafts"];
+        put?: never;
+        /** Brings an artifact, some rounds, or else a digest of another session in. You must be able to read that one. */
+        post: operations["make_graft"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/grafts/{graft}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One graft with what it refers to. */
+        get: operations["get_graft"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -678,17 +609,17 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/sessions/{session}/pressure": {
+    "/v1/sessions/{session}/memory": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** How full the context is. */
-        get: operations["get_pressure"];
+        get?: never;
         put?: never;
-        post?: never;
+        /** Learns from what is new in a session. It takes its owner. */
+        post: operations["learn_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -740,23 +671,6 @@ export interface paths {
         get: operations["get_skills"];
         /** Makes exactly these skills active; they hold from the next turn on. */
         put: operations["set_skills"];
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/timeline": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** How full the session was over its life: its answers and its compactions. */
-        get: operations["get_timeline"];
-        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -971,6 +885,198 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/flows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Runs that you can see, newest first. */
+        get: operations["list_flows"];
+        put?: never;
+        /**
+         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
+         *     away. Only agents of this server play: those that the document brings are left out.
+         */
+        post: operations["start_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
+        get: operations["get_flow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ends a run, wherever it runs. */
+        post: operations["cancel_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Carries on a run that was interrupted, waits, or failed. */
+        post: operations["resume_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes a session in from a file. Importing again adds only what is new. */
+        post: operations["import_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keeps the key or token this request came with in a cookie, for the console. */
+        post: operations["sign_in"];
+        /** Takes the cookie away. */
+        delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who you are to this server. */
+        get: operations["get_me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/blobs/{blob}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Bytes that an entry of the session names by their hash: a picture, a tool's whole output. */
+        get: operations["download_blob"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The session as a file, to be kept. */
+        get: operations["export_session"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/pressure": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How full the context is. */
+        get: operations["get_pressure"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How full the session was over its life: its answers and its compactions. */
+        get: operations["get_timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1146,6 +1252,17 @@ export interface components {
         Created: {
             id: string;
         };
+        Digest: {
+            items: components["schemas"]["DigestRound"][];
+        };
+        DigestRound: {
+            answered: string;
+            artifacts: string[];
+            asked?: string | null;
+            /** Format: int32 */
+            number: number;
+            tools: string[];
+        };
         Entries: {
             items: components["schemas"]["Entry"][];
             /**
@@ -1191,6 +1308,451 @@ export interface components {
              */
             firing: number;
             trigger: string;
+        };
+        Fork: {
+            /** @default null */
+            at: components["schemas"]["EntryName"] | null;
+            /** @default null */
+            id: string | null;
+            /**
+             * Format: int32
+             * @description Share the first so many messages; not together with `at`.
+             * @default null
+             */
+            keep_first: number | null;
+            /** @default null */
+            title: string | null;
+        };
+        Graft: {
+            /** Format: int64 */
+            at: number;
+            by: string;
+            /** Format: int32 */
+            first?: number | null;
+            id: string;
+            /** Format: int32 */
+            last?: number | null;
+            name?: string | null;
+            /** Format: int32 */
+            seq: number;
+            source: string;
+            /** @description `readable` or `withheld`. */
+            state: string;
+            /** @description The entry of the source that says how it was. */
+            upto: string;
+            /** @description `artifact`, `digest` or `rounds`. */
+            what: string;
+        };
+        GraftContent: components["schemas"]["Graft"] & {
+            /** @description Of an artifact. */
+            content?: unknown;
+            text: string;
+        };
+        GraftRounds: {
+            /** Format: int32 */
+            first: number;
+            /** Format: int32 */
+            last: number;
+        };
+        Grafts: {
+            items: components["schemas"]["Graft"][];
+        };
+        Head: {
+            /**
+             * Format: int32
+             * @description The entry the next one hangs from.
+             */
+            leaf?: number | null;
+            /**
+             * Format: int32
+             * @description The log's last entry.
+             */
+            seq: number;
+        };
+        Hit: {
+            /** Format: int64 */
+            at: number;
+            id: string;
+            kind: string;
+            /** Format: int32 */
+            seq: number;
+            session: string;
+            snippet: string;
+            title?: string | null;
+        };
+        Hits: {
+            items: components["schemas"]["Hit"][];
+            next?: string | null;
+        };
+        /** @enum {string} */
+        IfRunning: "refuse" | "queue";
+        /**
+         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
+         *     OpenAI's or Anthropic's shape.
+         */
+        Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
+        KeptMemory: {
+            memory: components["schemas"]["Memory"];
+            /** @description `learned`, `strengthened`, `known` or `superseded`. */
+            outcome: string;
+        };
+        Label: {
+            entry: components["schemas"]["EntryName"];
+            /** @description Takes the name away if none. */
+            text?: string | null;
+        };
+        Learning: {
+            /**
+             * Format: int32
+             * @description How many entries were looked at.
+             */
+            entries: number;
+            /** @description Why the model's answer was not used. */
+            fell_back?: string | null;
+            how: unknown;
+            kept: components["schemas"]["KeptMemory"][];
+            session: string;
+        };
+        Ledger: {
+            items: components["schemas"]["LedgerLine"][];
+        };
+        LedgerLine: {
+            action: unknown;
+            /** Format: int64 */
+            at: number;
+            /** Format: float */
+            confidence?: number | null;
+            result?: unknown;
+            /** Format: int32 */
+            round: number;
+            /** Format: int32 */
+            seq: number;
+            trace_id?: string | null;
+            turn?: string | null;
+        };
+        Member: {
+            member: string;
+            role: string;
+        };
+        Members: {
+            items: components["schemas"]["Member"][];
+        };
+        Memories: {
+            items: components["schemas"]["Memory"][];
+            next?: string | null;
+        };
+        Memory: {
+            /** @description `user:NAME`, or `tenant`. */
+            belongs: string;
+            by: string;
+            /** Format: int64 */
+            created_at: number;
+            id: string;
+            kind: string;
+            /** @description `by_hand`, `by_rules`, or `{"by_model": NAME}`. */
+            learned: unknown;
+            /** @description Where it comes from, in words. */
+            provenance: string;
+            /**
+             * Format: double
+             * @description How well it answers, where something was asked.
+             */
+            score?: number | null;
+            sources: components["schemas"]["MemorySource"][];
+            /**
+             * Format: int32
+             * @description How many entries support it.
+             */
+            strength: number;
+            superseded_by?: string | null;
+            text: string;
+            /** Format: int64 */
+            updated_at: number;
+            /** Format: int64 */
+            version: number;
+        };
+        MemoryPatch: {
+            /**
+             * @description Makes it everybody's, or yours alone again.
+             * @default null
+             */
+            everybody: boolean | null;
+            /**
+             * Format: int64
+             * @description Fails with a conflict unless it has this version.
+             * @default null
+             */
+            expected_version: number | null;
+            /** @default null */
+            kind: string | null;
+            /** @default null */
+            text: string | null;
+        };
+        MemorySource: {
+            entries: string[];
+            session: string;
+        };
+        Message: {
+            call_id?: string | null;
+            /** @description The id of the entry it comes from. */
+            entry?: string | null;
+            is_error?: boolean | null;
+            parts: unknown[];
+            role: string;
+            /** Format: int32 */
+            seq?: number | null;
+            text: string;
+            /**
+             * Format: int64
+             * @description What it takes by the model's own tokenizer; with `count`.
+             */
+            tokens?: number | null;
+            tool?: string | null;
+        };
+        MessageIn: {
+            content?: unknown;
+            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
+            role: string;
+        };
+        NewGraft: {
+            /** @description Something the source delivered. */
+            artifact?: string | null;
+            rounds?: components["schemas"]["GraftRounds"] | null;
+            source: string;
+        };
+        NewMemory: {
+            /** @description For everybody of the tenant, and not only for you. */
+            everybody?: boolean;
+            /** @description `fact` if none. */
+            kind?: string | null;
+            text: string;
+        };
+        NewSession: {
+            /**
+             * @description One of `/v1/agents`.
+             * @default null
+             */
+            agent: string | null;
+            /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+             * @default null
+             */
+            approvals: string | null;
+            /**
+             * @description The directory it is about: only for whoever operates the server.
+             * @default null
+             */
+            cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`: no more than the agent has.
+             * @default null
+             */
+            fs_scope: string | null;
+            /**
+             * @description Made up if none; an id that exists is opened as it is.
+             * @default null
+             */
+            id: string | null;
+            /** @default null */
+            title: string | null;
+            /**
+             * @description Only these of the agent's tools.
+             * @default null
+             */
+            tools: string[] | null;
+            /**
+             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
+        };
+        NewTurn: {
+            /** @description What becomes of the words if a turn is running. */
+            if_running?: components["schemas"]["IfRunning"];
+            /** @description Words, or an array of parts. */
+            input: unknown;
+            /** @description Answer with the turn's events instead of its id. */
+            stream?: boolean;
+        };
+        Node: {
+            /** Format: int64 */
+            at: number;
+            children: number[];
+            id: string;
+            kind: string;
+            label?: string | null;
+            on_path: boolean;
+            /** Format: int32 */
+            parent?: number | null;
+            /** Format: int32 */
+            seq: number;
+            text: string;
+        };
+        /** @description What went wrong (RFC 9457), with a stable code. */
+        Problem: {
+            code: string;
+            detail: string;
+            /** Format: int32 */
+            status: number;
+            title: string;
+            type: string;
+        };
+        Session: {
+            agent?: string | null;
+            /** Format: int32 */
+            compactions: number;
+            /** Format: int64 */
+            created_at: number;
+            cwd?: string | null;
+            head: components["schemas"]["Head"];
+            id: string;
+            /**
+             * Format: int32
+             * @description Entries it shares with the session it was forked from.
+             */
+            inherited: number;
+            /** @description Who it is shared with, and as what. */
+            members?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: int32
+             * @description Messages on the path to the leaf.
+             */
+            messages: number;
+            model?: string | null;
+            open_turn?: string | null;
+            owner: string;
+            parent?: unknown;
+            /** @description The beginning of the first thing the user said. */
+            preview?: string | null;
+            /** @description Per model. */
+            spend: {
+                [key: string]: components["schemas"]["Total"];
+            };
+            state: string;
+            title?: string | null;
+            /** Format: int32 */
+            turns: number;
+            /** Format: int64 */
+            updated_at: number;
+            /** Format: int32 */
+            version: number;
+        };
+        SessionPatch: {
+            /**
+             * @description `active`, `closed` or `archived`.
+             * @default null
+             */
+            state: string | null;
+            /** @default null */
+            title: string | null;
+        };
+        Sessions: {
+            items: components["schemas"]["Session"][];
+            /** @description Where the next page begins; none on the last. */
+            next?: string | null;
+        };
+        Share: {
+            /** @description A user's name, or `agent:NAME`. */
+            member: string;
+            role?: components["schemas"]["ShareRole"] | null;
+        };
+        /** @enum {string} */
+        ShareRole: "reader" | "collaborator";
+        Skill: {
+            description: string;
+            name: string;
+        };
+        SkillList: {
+            items: components["schemas"]["Skill"][];
+        };
+        Steer: {
+            /** @description Words, or an array of parts. */
+            input: unknown;
+        };
+        Total: {
+            /** Format: int64 */
+            calls: number;
+            /** Format: int64 */
+            cost_nano_usd: number;
+            /**
+             * Format: int64
+             * @description Calls whose price is not known: they are not in the cost, and are not free.
+             */
+            unpriced_calls: number;
+        } & {
+            [key: string]: unknown;
+        };
+        Tree: {
+            /** Format: int32 */
+            leaf?: number | null;
+            nodes: components["schemas"]["Node"][];
+            roots: number[];
+        };
+        Trigger: {
+            /** @description `webhook`, `cron`, `watch` or `event`. */
+            kind: string;
+            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
+            last?: unknown;
+            name: string;
+            /**
+             * Format: int64
+             * @description When the calendar fires next, in milliseconds.
+             */
+            next_at?: number | null;
+            /** Format: int64 */
+            running: number;
+            /**
+             * Format: int64
+             * @description Firings that were not sent yet.
+             */
+            waiting: number;
+        };
+        TriggerList: {
+            items: components["schemas"]["Trigger"][];
+        };
+        Trim: {
+            /** Format: int32 */
+            keep_last: number;
+        };
+        Trimmed: {
+            /**
+             * Format: int32
+             * @description Messages in the context now.
+             */
+            kept: number;
+        };
+        Turn: {
+            approvals: components["schemas"]["Approval"][];
+            /** @description Why, for failed and limited turns. */
+            code?: string | null;
+            /** Format: int64 */
+            ended_at?: number | null;
+            session: string;
+            /** Format: int64 */
+            started_at: number;
+            status: components["schemas"]["TurnStatus"];
+            /** @description What the model said last. */
+            text?: string | null;
+            turn: string;
+        };
+        /**
+         * @description How a turn stands.
+         * @enum {string}
+         */
+        TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
+        Uncompact: {
+            /** @default null */
+            entry: components["schemas"]["EntryName"] | null;
+        };
+        Usage: {
+            models: {
+                [key: string]: components["schemas"]["Total"];
+            };
+            total: components["schemas"]["Total"];
         };
         /** @description A run that was started, carried on or asked to end. */
         FlowAccepted: {
@@ -1279,49 +1841,6 @@ export interface components {
             items: components["schemas"]["FlowRow"][];
             next?: string | null;
         };
-        Fork: {
-            /** @default null */
-            at: components["schemas"]["EntryName"] | null;
-            /** @default null */
-            id: string | null;
-            /**
-             * Format: int32
-             * @description Share the first so many messages; not together with `at`.
-             * @default null
-             */
-            keep_first: number | null;
-            /** @default null */
-            title: string | null;
-        };
-        Head: {
-            /**
-             * Format: int32
-             * @description The entry the next one hangs from.
-             */
-            leaf?: number | null;
-            /**
-             * Format: int32
-             * @description The log's last entry.
-             */
-            seq: number;
-        };
-        Hit: {
-            /** Format: int64 */
-            at: number;
-            id: string;
-            kind: string;
-            /** Format: int32 */
-            seq: number;
-            session: string;
-            snippet: string;
-            title?: string | null;
-        };
-        Hits: {
-            items: components["schemas"]["Hit"][];
-            next?: string | null;
-        };
-        /** @enum {string} */
-        IfRunning: "refuse" | "queue";
         ImportProblem: {
             code: string;
             /** Format: int64 */
@@ -1345,33 +1864,6 @@ export interface components {
         Imports: {
             items: components["schemas"]["Imported"][];
         };
-        /**
-         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
-         *     OpenAI's or Anthropic's shape.
-         */
-        Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
-        Label: {
-            entry: components["schemas"]["EntryName"];
-            /** @description Takes the name away if none. */
-            text?: string | null;
-        };
-        Ledger: {
-            items: components["schemas"]["LedgerLine"][];
-        };
-        LedgerLine: {
-            action: unknown;
-            /** Format: int64 */
-            at: number;
-            /** Format: float */
-            confidence?: number | null;
-            result?: unknown;
-            /** Format: int32 */
-            round: number;
-            /** Format: int32 */
-            seq: number;
-            trace_id?: string | null;
-            turn?: string | null;
-        };
         /** @description Who the caller is. */
         Me: {
             may_write: boolean;
@@ -1384,35 +1876,6 @@ export interface components {
             store?: string | null;
             tenant: string;
             version: string;
-        };
-        Member: {
-            member: string;
-            role: string;
-        };
-        Members: {
-            items: components["schemas"]["Member"][];
-        };
-        Message: {
-            call_id?: string | null;
-            /** @description The id of the entry it comes from. */
-            entry?: string | null;
-            is_error?: boolean | null;
-            parts: unknown[];
-            role: string;
-            /** Format: int32 */
-            seq?: number | null;
-            text: string;
-            /**
-             * Format: int64
-             * @description What it takes by the model's own tokenizer; with `count`.
-             */
-            tokens?: number | null;
-            tool?: string | null;
-        };
-        MessageIn: {
-            content?: unknown;
-            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
-            role: string;
         };
         /** @description A run to be started. */
         NewFlow: {
@@ -1431,69 +1894,6 @@ export interface components {
                 [key: string]: string;
             };
         };
-        NewSession: {
-            /**
-             * @description One of `/v1/agents`.
-             * @default null
-             */
-            agent: string | null;
-            /**
-             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
-             * @default null
-             */
-            approvals: string | null;
-            /**
-             * @description The directory it is about: only for whoever operates the server.
-             * @default null
-             */
-            cwd: string | null;
-            /**
-             * @description `sandboxed` or `project`: no more than the agent has.
-             * @default null
-             */
-            fs_scope: string | null;
-            /**
-             * @description Made up if none; an id that exists is opened as it is.
-             * @default null
-             */
-            id: string | null;
-            /** @default null */
-            title: string | null;
-            /**
-             * @description Only these of the agent's tools.
-             * @default null
-             */
-            tools: string[] | null;
-            /**
-             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
-             * @default {}
-             */
-            variables: {
-                [key: string]: string;
-            };
-        };
-        NewTurn: {
-            /** @description What becomes of the words if a turn is running. */
-            if_running?: components["schemas"]["IfRunning"];
-            /** @description Words, or an array of parts. */
-            input: unknown;
-            /** @description Answer with the turn's events instead of its id. */
-            stream?: boolean;
-        };
-        Node: {
-            /** Format: int64 */
-            at: number;
-            children: number[];
-            id: string;
-            kind: string;
-            label?: string | null;
-            on_path: boolean;
-            /** Format: int32 */
-            parent?: number | null;
-            /** Format: int32 */
-            seq: number;
-            text: string;
-        };
         /** @description How full the context is for the model that would answer next. */
         Pressure: {
             /** Format: int64 */
@@ -1502,99 +1902,6 @@ export interface components {
             level?: string | null;
             /** Format: int64 */
             used_tokens?: number | null;
-        };
-        /** @description What went wrong (RFC 9457), with a stable code. */
-        Problem: {
-            code: string;
-            detail: string;
-            /** Format: int32 */
-            status: number;
-            title: string;
-            type: string;
-        };
-        Session: {
-            agent?: string | null;
-            /** Format: int32 */
-            compactions: number;
-            /** Format: int64 */
-            created_at: number;
-            cwd?: string | null;
-            head: components["schemas"]["Head"];
-            id: string;
-            /**
-             * Format: int32
-             * @description Entries it shares with the session it was forked from.
-             */
-            inherited: number;
-            /** @description Who it is shared with, and as what. */
-            members?: {
-                [key: string]: string;
-            };
-            /**
-             * Format: int32
-             * @description Messages on the path to the leaf.
-             */
-            messages: number;
-            model?: string | null;
-            open_turn?: string | null;
-            owner: string;
-            parent?: unknown;
-            /** @description The beginning of the first thing the user said. */
-            preview?: string | null;
-            /** @description Per model. */
-            spend: {
-                [key: string]: components["schemas"]["Total"];
-            };
-            state: string;
-            title?: string | null;
-            /** Format: int32 */
-            turns: number;
-            /** Format: int64 */
-            updated_at: number;
-            /** Format: int32 */
-            version: number;
-        };
-        SessionPatch: {
-            /**
-             * @description The model that answers from here on: `PROVIDER/NAME`.
-             * @default null
-             */
-            model: string | null;
-            /**
-             * @description `active`, `closed` or `archived`.
-             * @default null
-             */
-            state: string | null;
-            /**
-             * @description How much it thinks from here on: `off`, `low`, `medium`, `high`.
-             * @default null
-             */
-            thinking: string | null;
-            /** @default null */
-            title: string | null;
-        };
-        Sessions: {
-            items: components["schemas"]["Session"][];
-            /** @description Where the next page begins; none on the last. */
-            next?: string | null;
-        };
-        Share: {
-            /** @description A user's name, or `agent:NAME`. */
-            member: string;
-            role?: components["schemas"]["ShareRole"] | null;
-        };
-        /** @enum {string} */
-        ShareRole: "reader" | "collaborator";
-        Skill: {
-            description: string;
-            name: string;
-        };
-        SkillList: {
-            items: components["schemas"]["Skill"][];
-        };
-        Steer: {
-            /** @description Words, or an array of parts. */
-            input: unknown;
         };
         Timeline: {
             items: components["schemas"]["TimelinePoint"][];
@@ -1618,87 +1925,6 @@ export interface components {
             trigger?: string | null;
             /** @description `answer` or `compaction`. */
             what: string;
-        };
-        Total: {
-            /** Format: int64 */
-            calls: number;
-            /** Format: int64 */
-            cost_nano_usd: number;
-            /**
-             * Format: int64
-             * @description Calls whose price is not known: they are not in the cost, and are not free.
-             */
-            unpriced_calls: number;
-        } & {
-            [key: string]: unknown;
-        };
-        Tree: {
-            /** Format: int32 */
-            leaf?: number | null;
-            nodes: components["schemas"]["Node"][];
-            roots: number[];
-        };
-        Trigger: {
-            /** @description `webhook`, `cron`, `watch` or `event`. */
-            kind: string;
-            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
-            last?: unknown;
-            name: string;
-            /**
-             * Format: int64
-             * @description When the calendar fires next, in milliseconds.
-             */
-            next_at?: number | null;
-            /** Format: int64 */
-            running: number;
-            /**
-             * Format: int64
-             * @description Firings that were not sent yet.
-             */
-            waiting: number;
-        };
-        TriggerList: {
-            items: components["schemas"]["Trigger"][];
-        };
-        Trim: {
-            /** Format: int32 */
-            keep_last: number;
-        };
-        Trimmed: {
-            /**
-             * Format: int32
-             * @description Messages in the context now.
-             */
-            kept: number;
-        };
-        Turn: {
-            approvals: components["schemas"]["Approval"][];
-            /** @description Why, for failed and limited turns. */
-            code?: string | null;
-            /** Format: int64 */
-            ended_at?: number | null;
-            session: string;
-            /** Format: int64 */
-            started_at: number;
-            status: components["schemas"]["TurnStatus"];
-            /** @description What the model said last. */
-            text?: string | null;
-            turn: string;
-        };
-        /**
-         * @description How a turn stands.
-         * @enum {string}
-         */
-        TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
-        Uncompact: {
-            /** @default null */
-            entry: components["schemas"]["EntryName"] | null;
-        };
-        Usage: {
-            models: {
-                [key: string]: components["schemas"]["Total"];
-            };
-            total: components["schemas"]["Total"];
         };
     };
     responses: never;
@@ -1946,9 +2172,19 @@ export interface operations {
             };
         };
     };
-    list_flows: {
+    list_memories: {
         parameters: {
             query?: {
+                /** @description A question in whatever words: the memories that answer it, the best first. */
+                q?: string;
+                /** @description Words that must all occur. */
+                words?: string;
+                /** @description `fact`, `preference`, `decision` or `error_pattern`. */
+                kind?: string;
+                /** @description Only what this session taught. */
+                session?: string;
+                /** @description Also those that others stand in for. */
+                superseded?: boolean;
                 limit?: number;
                 /** @description What the page before had as `next`. */
                 cursor?: string;
@@ -1964,7 +2200,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["FlowRuns"];
+                    "application/json": components["schemas"]["Memories"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -1978,7 +2214,7 @@ export interface operations {
             };
         };
     };
-    start_flow: {
+    add_memory: {
         parameters: {
             query?: never;
             header?: never;
@@ -1987,16 +2223,16 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewFlow"];
+                "application/json": components["schemas"]["NewMemory"];
             };
         };
         responses: {
-            202: {
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
+                    "application/json": components["schemas"]["KeptMemory"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -2010,12 +2246,12 @@ export interface operations {
             };
         };
     };
-    get_flow: {
+    get_memory: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                run: string;
+                memory: string;
             };
             cookie?: never;
         };
@@ -2026,7 +2262,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["FlowRun"];
+                    "application/json": components["schemas"]["Memory"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -2040,142 +2276,17 @@ export interface operations {
             };
         };
     };
-    cancel_flow: {
+    forget_memory: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                run: string;
+                memory: string;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    resume_flow: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    import_file: {
-        parameters: {
-            query?: {
-                /** @description What the file is called: formats without ids of their own are known by it. */
-                name?: string;
-                /** @description Its format; told by its content if none. */
-                from?: string;
-                dry_run?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/octet-stream": number[];
-            };
-        };
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Imports"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    sign_in: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Me"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    sign_out: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The browser has forgotten it */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -2193,21 +2304,27 @@ export interface operations {
             };
         };
     };
-    get_me: {
+    edit_memory: {
         parameters: {
             query?: never;
             header?: never;
-            path?: never;
+            path: {
+                memory: string;
+            };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemoryPatch"];
+            };
+        };
         responses: {
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Me"];
+                    "application/json": components["schemas"]["Memory"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -2261,18 +2378,11 @@ export interface operations {
             query?: {
                 /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
-                /** @description Words that occur in the session, or in its title: the newest sessions a search finds. */
+                /** @description Words that occur in the session: the newest sessions a search finds. */
                 q?: string;
                 cwd?: string;
-                agent?: string;
-                /** @description A user's name, or `agent:NAME`. */
-                owner?: string;
-                /** @description Changed at this time or later, in milliseconds. */
-                since?: number;
-                /** @description Changed before this time. */
-                until?: number;
                 limit?: number;
-                /** @description What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`. */
+                /** @description What the page before had as `next`. */
                 cursor?: string;
             };
             header?: never;
@@ -2667,52 +2777,6 @@ export interface operations {
             };
         };
     };
-    download_blob: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-                blob: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            206: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            /** @description You have these bytes */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     branch_session: {
         parameters: {
             query?: never;
@@ -2816,8 +2880,6 @@ export interface operations {
             query?: {
                 /** @description As of this entry: a seq, an id, a unique prefix or a label. The leaf if none. */
                 at?: string;
-                /** @description Count each message with the model's own tokenizer. */
-                count?: boolean;
             };
             header?: never;
             path: {
@@ -2833,6 +2895,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Context"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_digest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Digest"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -2956,42 +3048,6 @@ export interface operations {
             };
         };
     };
-    export_session: {
-        parameters: {
-            query?: {
-                /**
-                 * @description `jsonl` (whole and the default), `pi`, `operator`, `role-files`, `messages`, `messages-anthropic`, `markdown`,
-                 *     `html` or `workflow`.
-                 */
-                format?: string;
-            };
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     get_feed: {
         parameters: {
             query?: never;
@@ -3043,6 +3099,101 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Created"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_grafts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Grafts"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    make_graft: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewGraft"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Graft"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_graft: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+                graft: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GraftContent"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -3297,7 +3448,7 @@ export interface operations {
             };
         };
     };
-    get_pressure: {
+    learn_session: {
         parameters: {
             query?: never;
             header?: never;
@@ -3313,7 +3464,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Pressure"];
+                    "application/json": components["schemas"]["Learning"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -3438,36 +3589,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ActiveSkills"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_timeline: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -3855,6 +3976,423 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Fired"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_flows: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description What the page before had as `next`. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRuns"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    start_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewFlow"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRun"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    import_file: {
+        parameters: {
+            query?: {
+                /** @description What the file is called: formats without ids of their own are known by it. */
+                name?: string;
+                /** @description Its format; told by its content if none. */
+                from?: string;
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": number[];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Imports"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The browser has forgotten it */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    download_blob: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+                blob: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": number[];
+                };
+            };
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": number[];
+                };
+            };
+            /** @description You have these bytes */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    export_session: {
+        parameters: {
+            query?: {
+                /**
+                 * @description `jsonl` (whole and the default), `pi`, `operator`, `role-files`, `messages`, `messages-anthropic`, `markdown`,
+                 *     `html` or `workflow`.
+                 */
+                format?: string;
+            };
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": number[];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_pressure: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pressure"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_timeline: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description What went wrong; its status says how. */

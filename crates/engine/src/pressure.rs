@@ -8,7 +8,7 @@ use sapwood_core::entry::{CustomInfo, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::{Scope, SessionId, TurnId};
 
@@ -76,7 +76,7 @@ impl Engine {
         situation: &Situation,
     ) -> Result<Option<Pressure>> {
         let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-        let context = build_context(slice, OpenTurn::Keep);
+        let context = self.context_with_grafts(scope, slice).await?;
         let counter = self.tokens.counter(context.model.as_deref());
         let tools = counter.text(&situation.tools);
         let used = count_in_use(&context, tools, &counter);

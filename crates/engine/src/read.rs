@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sapwood_core::entry::{Body, Compaction, Entry, SessionState};
 use sapwood_core::port::store::{AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until};
 use sapwood_core::project::artifacts::Artifacts;
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::project::feed::{Feed, FeedItem};
 use sapwood_core::project::ledger::{Ledger, LedgerLine};
 use sapwood_core::project::outline::Outline;
@@ -102,7 +102,7 @@ impl Engine {
     /// What a model would receive at the leaf, or at another entry.
     pub async fn context(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
         let slice = self.store.read_path(scope, session, at, Until::ContextStart).await?;
-        Ok(build_context(slice, OpenTurn::Keep))
+        self.context_with_grafts(scope, slice).await
     }
 
     /// The entries on the path to the leaf or to another entry, oldest first.

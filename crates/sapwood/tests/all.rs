@@ -3,7 +3,10 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod graft;
     mod hooks;
+    mod memory;
+    mod memory_crossing;
     mod parallel;
     mod skills;
     mod turn;

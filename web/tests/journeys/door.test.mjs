@@ -49,6 +49,7 @@ const PLACES = [
   "s/demo/members",
   "s/demo/audit",
   "flows",
+  "memory",
   "audit",
   "settings",
 ];

@@ -176,6 +176,21 @@ test("a flow is run, and its picture says how it stands", async () => {
   await page.locator(".feed .item").first().waitFor();
 });
 
+test("a memory is added, found, corrected and forgotten", async () => {
+  await open(page, house, "memory");
+  await page.getByLabel("To remember").fill("The office is in Bern");
+  await page.keyboard.press("Enter");
+  const row = page.locator(".memory-list li", { hasText: "Bern" });
+  await row.waitFor();
+  await row.getByRole("button", { name: "Edit" }).click();
+  await page.getByLabel("Text").fill("The office is in Basel");
+  await page.keyboard.press("Enter");
+  await page.locator(".memory-list li", { hasText: "Basel" }).waitFor();
+  await page.getByLabel("Ask the memory").fill("where is the office");
+  await page.locator(".memory-list li", { hasText: "Basel" }).getByRole("button", { name: "Forget" }).click();
+  await page.getByText("Nothing is remembered about that").waitFor();
+});
+
 test("pictures of a message are shown", async () => {
   const dot =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";

@@ -77,6 +77,8 @@ enum Axis {
     Stream,
     /// Reads and durable injects over HTTP, from another process
     Http,
+    /// Facts of fifty sessions, asked for in other words, and what crosses to others
+    Memories,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -94,6 +96,7 @@ const ALL: &[Axis] = &[
     Axis::Import,
     Axis::Stream,
     Axis::Http,
+    Axis::Memories,
 ];
 
 /// How much of everything.
@@ -175,5 +178,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Import => axis::import::run(stage).await,
         Axis::Stream => axis::stream::run(stage).await,
         Axis::Http => axis::http::run(stage).await,
+        Axis::Memories => axis::memories::run(stage).await,
     }
 }

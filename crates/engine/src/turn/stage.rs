@@ -56,7 +56,7 @@ impl Engine {
         let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
-            specs.extend(own_specs(&agent.tools));
+            specs.extend(own_specs(&agent));
         }
         specs.extend((!skills.is_empty()).then(skill_spec));
         let post = self.post_for(scope, &session, &agent, post).await?;
@@ -179,10 +179,12 @@ pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,
+    told: Option<String>,
 ) -> Vec<Body> {
     let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(told).collect();
     let changed = ContextChanged {
-        system: agent.system_prompt.clone(),
+        system: (!system.is_empty()).then(|| system.join("\n\n")),
         cwd,
         variables: (!variables.is_empty()).then_some(variables),
         agent: frozen,

@@ -7,9 +7,11 @@ mod console;
 mod entries;
 mod export;
 mod flows;
+mod grafts;
 mod import;
 mod login;
 mod members;
+mod memory;
 mod openai;
 mod projections;
 mod search;
@@ -58,6 +60,8 @@ fn all() -> OpenApiRouter<State> {
         .merge(export::routes())
         .merge(members::routes())
         .merge(search::routes())
+        .merge(memory::routes())
+        .merge(grafts::routes())
         .merge(agents::routes())
         .merge(import::routes())
         .merge(login::routes())

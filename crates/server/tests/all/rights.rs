@@ -71,6 +71,16 @@ fn table() -> Vec<Row> {
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
         ("read_audit", Key, none.clone(), 200),
+        ("list_memories", Key, none.clone(), 200),
+        ("add_memory", Key, json!({ "text": "The office is in Bern" }), 201),
+        ("get_memory", Key, none.clone(), 200),
+        ("edit_memory", Key, json!({ "kind": "fact" }), 200),
+        ("forget_memory", Key, none.clone(), 204),
+        ("learn_session", Own, none.clone(), 200),
+        ("list_grafts", Read, none.clone(), 200),
+        ("make_graft", Write, json!({ "source": "graft-source" }), 201),
+        ("get_graft", Read, none.clone(), 200),
+        ("get_digest", Read, none.clone(), 200),
         ("get_pressure", Read, none.clone(), 200),
         ("get_timeline", Read, none.clone(), 200),
         ("download_blob", Read, none.clone(), 200),
@@ -172,6 +182,17 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
             names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
         }
+        "make_graft" | "get_graft" => {
+            if house.get("ana", "/v1/sessions/graft-source").await.status == 404 {
+                house.shared_session("graft-source").await;
+                let answer = json!({ "role": "assistant", "content": "yes" });
+                let said = house.post("ana", "/v1/sessions/graft-source/entries", &answer).await;
+                assert_eq!(said.status, 201);
+            }
+            let made =
+                house.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
+            names.0 = made.json()["seq"].to_string();
+        }
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(house, session).await;
@@ -222,6 +243,7 @@ impl Route {
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
         let path = path.replace("{blob}", turn);
         let path = path.replace("{run}", &format!("flow-{session}"));
+        let path = path.replace("{graft}", turn).replace("{memory}", "0197a000-0000-7000-8000-000000000000");
         match self.row.0 {
             "search_sessions" => path + "?q=one",
             "upload_artifact" | "upload_input" => path + "?name=notes.txt",
