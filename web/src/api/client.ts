@@ -94,7 +94,7 @@ export async function get<P extends keyof paths>(
   return read(await ask(fill(path, params, query), signal ? { signal } : {}));
 }
 
-type Changing = "post" | "patch" | "delete";
+type Changing = "post" | "put" | "patch" | "delete";
 
 export async function send<P extends keyof paths, M extends Changing>(
   method: M,

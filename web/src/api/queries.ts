@@ -128,7 +128,8 @@ type View =
   | "ancestry"
   | "members"
   | "artifacts"
-  | "inputs";
+  | "inputs"
+  | "grafts";
 
 export function useView<V extends View>(session: string, view: V) {
   return useQuery({

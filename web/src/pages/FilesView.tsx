@@ -1,9 +1,11 @@
 // What the session was given and what it produced: drop files to give more.
-import { type DragEvent, useRef, useState } from "react";
-import { type Artifact, fill, upload } from "../api/client";
+import { type DragEvent, type FormEvent, useRef, useState } from "react";
+import { type Artifact, fill, send, upload } from "../api/client";
 import { outdate, useMe, useView } from "../api/queries";
+import { cleanLine } from "../text/clean";
 import { Button, ErrorNote, Loading, Name, Time } from "../ui/base";
 import { bytes } from "../ui/format";
+import { to } from "../ui/route";
 import { tell, tellError } from "../ui/toast";
 import type { ViewProps } from "./SessionPage";
 
@@ -24,7 +26,74 @@ export default function FilesView({ session }: ViewProps) {
         title="Artifacts"
         empty="What the session delivers: its tool put_artifact puts things here, and so can you."
       />
+      <Grafts session={session.id} />
     </div>
+  );
+}
+
+/** What other sessions delivered, by reference. */
+function Grafts({ session }: { session: string }) {
+  const grafts = useView(session, "grafts");
+  const me = useMe();
+  const [source, setSource] = useState("");
+  const [artifact, setArtifact] = useState("");
+  const submit = async (event: FormEvent) => {
+    event.preventDefault();
+    try {
+      const body = { source: source.trim(), artifact: artifact.trim() || null };
+      await send("post", "/v1/sessions/{session}/grafts", { session }, body);
+      setSource("");
+      setArtifact("");
+      outdate(session, "grafts", "context");
+    } catch (error) {
+      tellError(error);
+    }
+  };
+  return (
+    <section className="file-box">
+      <header>
+        <h2>Grafts</h2>
+      </header>
+      {grafts.error && <ErrorNote error={grafts.error} />}
+      {grafts.data?.items.length === 0 && (
+        <p className="quiet">
+          What another session delivered, brought in by reference: an artifact of it, or a digest of all it
+          did.
+        </p>
+      )}
+      <ul className="file-list">
+        {grafts.data?.items.map((graft) => (
+          <li key={graft.id}>
+            <div>
+              <a href={to(["s", graft.source])}>
+                <Name>{graft.source}</Name>
+              </a>
+              <p className="quiet">
+                {graft.what} {cleanLine(graft.name ?? "", 80)} · {graft.state} · <Time at={graft.at} />
+              </p>
+            </div>
+          </li>
+        ))}
+      </ul>
+      {me.data?.may_write && (
+        <form className="inline-form" onSubmit={(event) => void submit(event)}>
+          <input
+            aria-label="From session"
+            placeholder="a session's id"
+            required
+            value={source}
+            onChange={(event) => setSource(event.target.value)}
+          />
+          <input
+            aria-label="Artifact"
+            placeholder="artifact, or all of it"
+            value={artifact}
+            onChange={(event) => setArtifact(event.target.value)}
+          />
+          <Button type="submit">Graft</Button>
+        </form>
+      )}
+    </section>
   );
 }
 

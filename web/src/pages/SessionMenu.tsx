@@ -1,8 +1,9 @@
 // What can be done with a session as a whole.
+import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
-import { ask, fill, type Session, send } from "../api/client";
+import { ask, fill, get, type Session, send } from "../api/client";
 import { client, outdate, useMe } from "../api/queries";
-import { Button, Dialog, ErrorNote, Menu } from "../ui/base";
+import { Button, Dialog, ErrorNote, Menu, Name } from "../ui/base";
 import { plural } from "../ui/format";
 import { go } from "../ui/route";
 import { tell, tellError } from "../ui/toast";
@@ -43,7 +44,7 @@ export function SessionMenu({ session }: { session: Session }) {
               Rename…
             </Button>
             <Button tone="ghost" icon="gear" onClick={() => setAsked("settings")}>
-              Model and thinking…
+              Model, thinking, skills…
             </Button>
             <Button tone="ghost" icon="fork" onClick={() => setAsked("fork")}>
               Fork…
@@ -58,6 +59,11 @@ export function SessionMenu({ session }: { session: Session }) {
               Start over…
             </Button>
           </>
+        )}
+        {isOwner && mayWrite && (
+          <Button tone="ghost" icon="memory" onClick={() => void learn(session.id)}>
+            Learn from it
+          </Button>
         )}
         <Button tone="ghost" icon="download" onClick={() => setAsked("export")}>
           Export…
@@ -86,6 +92,19 @@ export function SessionMenu({ session }: { session: Session }) {
       {dialogs[asked]}
     </>
   );
+}
+
+/** Takes from the session what is worth remembering. */
+async function learn(session: string): Promise<void> {
+  try {
+    const learned = await send("post", "/v1/sessions/{session}/memory", { session });
+    tell(
+      `${plural(learned.kept.length, "memory", "memories")} kept, from ${plural(learned.entries, "entry", "entries")}`,
+    );
+    void client.invalidateQueries({ queryKey: ["memory"] });
+  } catch (error) {
+    tellError(error);
+  }
 }
 
 interface DialogProps {
@@ -158,22 +177,27 @@ function Rename({ session, onClose }: DialogProps) {
 }
 
 function Settings({ session, onClose }: DialogProps) {
+  const known = useQuery({ queryKey: ["skills"], queryFn: () => get("/v1/skills"), staleTime: 60_000 });
+  const own = useQuery({
+    queryKey: ["session", session.id, "skills"],
+    queryFn: () => get("/v1/sessions/{session}/skills", { session: session.id }),
+  });
+  const active = own.data?.active ?? [];
   const act = async (form: FormData) => {
     const model = text(form, "model");
     const thinking = text(form, "thinking");
-    await send(
-      "patch",
-      "/v1/sessions/{session}",
-      { session: session.id },
-      {
-        model: model && model !== session.model ? model : null,
-        thinking: thinking || null,
-      },
-    );
+    const changed = { model: model && model !== session.model ? model : null, thinking: thinking || null };
+    if (changed.model || changed.thinking) {
+      await send("patch", "/v1/sessions/{session}", { session: session.id }, changed);
+    }
+    const wanted = form.getAll("skill").map(String);
+    if (own.data && [...wanted].sort().join() !== [...active].sort().join()) {
+      await send("put", "/v1/sessions/{session}/skills", { session: session.id }, { active: wanted });
+    }
     outdate(session.id);
   };
   return (
-    <Doing title="Model and thinking" verb="Change" act={act} onClose={onClose}>
+    <Doing title="Model, thinking, skills" verb="Change" act={act} onClose={onClose}>
       <p className="quiet">
         From the next message on. It is an entry of the log: branching before it undoes it.
       </p>
@@ -190,6 +214,22 @@ function Settings({ session, onClose }: DialogProps) {
           ))}
         </select>
       </label>
+      {own.data && known.data && known.data.items.length > 0 && (
+        <fieldset className="skills">
+          <legend>Skills</legend>
+          {known.data.items.map((skill) => (
+            <label key={skill.name} className="check">
+              <input
+                type="checkbox"
+                name="skill"
+                value={skill.name}
+                defaultChecked={active.includes(skill.name)}
+              />
+              <Name>{skill.name}</Name>
+            </label>
+          ))}
+        </fieldset>
+      )}
     </Doing>
   );
 }

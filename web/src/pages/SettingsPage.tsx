@@ -1,9 +1,62 @@
 // Who one is here, how the console looks, and what the server offers.
-import { send } from "../api/client";
+import { useQuery } from "@tanstack/react-query";
+import { get, send } from "../api/client";
 import { client, useAgents, useMe } from "../api/queries";
+import { cleanLine } from "../text/clean";
 import { Badge, Button, Name } from "../ui/base";
+import { whole } from "../ui/format";
 import { chooseTheme, type Theme, useTheme } from "../ui/theme";
 import { tellError } from "../ui/toast";
+
+function Skills() {
+  const skills = useQuery({ queryKey: ["skills"], queryFn: () => get("/v1/skills"), staleTime: 60_000 });
+  if (!skills.data || skills.data.items.length === 0) return null;
+  return (
+    <section>
+      <h2>Skills</h2>
+      <ul className="agent-list">
+        {skills.data.items.map((skill) => (
+          <li key={skill.name}>
+            <strong>
+              <Name>{skill.name}</Name>
+            </strong>
+            <p className="quiet">{cleanLine(skill.description, 400)}</p>
+          </li>
+        ))}
+      </ul>
+      <p className="quiet">A session's own are chosen in its menu, under Model, thinking and skills.</p>
+    </section>
+  );
+}
+
+function Triggers() {
+  const triggers = useQuery({
+    queryKey: ["triggers"],
+    queryFn: () => get("/v1/triggers"),
+    refetchInterval: 10_000,
+    retry: false,
+  });
+  if (!triggers.data || triggers.data.items.length === 0) return null;
+  return (
+    <section>
+      <h2>Triggers</h2>
+      <ul className="agent-list">
+        {triggers.data.items.map((trigger) => (
+          <li key={trigger.name}>
+            <strong>
+              <Name>{trigger.name}</Name>
+            </strong>{" "}
+            <Badge>{trigger.kind}</Badge>
+            <p className="quiet">
+              {trigger.running} running, {trigger.waiting} waiting
+              {trigger.next_at ? `, next at ${whole(trigger.next_at)}` : ""}
+            </p>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
 
 const THEMES: Theme[] = ["system", "light", "dark"];
 
@@ -80,6 +133,8 @@ export default function SettingsPage() {
             )}
           </section>
         )}
+        <Skills />
+        <Triggers />
         <section>
           <h2>Agents of this server</h2>
           <ul className="agent-list">
