@@ -7,9 +7,8 @@
 //! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
 //! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
 //! 4. [`compact`] and [`pressure`]: what stands in for older entries, and when that is called for.
-//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next.
-//! 6. [`memory`]: what sessions teach, and what later ones are told of it.
-//! 7. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
+//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next; [`memory`]: what sessions teach later ones.
+//! 6. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
 //!    `sapwood-store` says what that means.
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.

@@ -3,9 +3,10 @@
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
-//! [`pressure`] says when; [`memory`] keeps what sessions taught, and [`graft`] brings in what others delivered; [`hook`] asks and tells whoever wants to have a say; [`skill`] has what a session knows how to do;
-//! [`trigger`] begins turns when something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes;
-//! [`doctor`] checks that a store keeps its promises.
+//! [`pressure`] says when; [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when something
+//! else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its
+//! promises.
 
 pub mod address;
 pub mod compact;
@@ -21,6 +22,7 @@ mod inbox;
 mod lease;
 pub mod live;
 pub mod memory;
+pub mod migrate;
 pub mod pressure;
 pub mod read;
 pub mod skill;

@@ -10,6 +10,7 @@ use sapwood_core::project::feed::{Feed, FeedItem};
 use sapwood_core::project::ledger::{Ledger, LedgerLine};
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::timeline::{Point, Timeline};
 use sapwood_core::project::usage::{Spend, Total};
 use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, TimestampMs};
 use serde::Serialize;
@@ -144,6 +145,13 @@ impl Engine {
         let mut ledger = Ledger::default();
         self.each_of_kinds(scope, session, &[Kind::Round], |entry| ledger.apply(&entry)).await?;
         Ok(ledger.lines)
+    }
+
+    pub async fn timeline(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Point>> {
+        let mut timeline = Timeline::default();
+        let kinds = [Kind::AssistantMessage, Kind::Compaction];
+        self.each_of_kinds(scope, session, &kinds, |entry| timeline.apply(&entry)).await?;
+        Ok(timeline.points)
     }
 
     pub async fn artifacts(&self, scope: &Scope, session: &SessionId) -> Result<Artifacts> {

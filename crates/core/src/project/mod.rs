@@ -8,4 +8,5 @@ pub mod ledger;
 pub mod outline;
 pub mod rounds;
 pub mod summary;
+pub mod timeline;
 pub mod usage;

@@ -11,7 +11,7 @@ use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
-use sapwood_core::pressure::Thresholds;
+use sapwood_core::pressure::{Pressure, Thresholds};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::turn::{CallersTool, Terms};
@@ -19,8 +19,10 @@ use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::handoff::handoff_spec;
+use super::make_room::budget_tokens;
 use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::pressure::Situation;
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::world::World;
@@ -129,6 +131,18 @@ impl Engine {
         let chain = chain_of(&settings, &agent_of(&settings)?, &world);
         let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
         Ok(ModelSummariser::new(world.model, model))
+    }
+
+    /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
+    pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
+        let world = self.world()?;
+        let settings = self.settings(scope, session).await?;
+        let agent = agent_of(&settings)?;
+        let chain = chain_of(&settings, &agent, &world);
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
+        let thresholds = agent.pressure.unwrap_or(self.thresholds);
+        let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
+        self.pressure(scope, session, &situation).await
     }
 
     /// Where the levels of pressure begin in a session.
