@@ -76,7 +76,7 @@ fn build_alone(web: &Path) -> Result<(), String> {
 fn build(web: &Path) -> Result<(), String> {
     let installed = modified(&web.join("node_modules/.package-lock.json"));
     if installed < modified(&web.join("package-lock.json")) {
-        run(web, &["ci", "--no-audit", "--no-fund", "--fetch-retries=1"])?;
+        run(web, &["install", "--no-save", "--no-audit", "--no-fund", "--fetch-retries=1"])?;
     }
     run(web, &["run", "build"])
 }

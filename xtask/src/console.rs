@@ -40,7 +40,7 @@ fn install_packages(root: &Path) -> Result<()> {
     if modified("web/node_modules/.package-lock.json") >= modified("web/package-lock.json") {
         return Ok(());
     }
-    npm(root, &["ci", "--no-audit", "--no-fund"], &[])
+    npm(root, &["install", "--no-save", "--no-audit", "--no-fund"], &[])
 }
 
 fn npm(root: &Path, args: &[&str], environment: &[(&str, &Path)]) -> Result<()> {

@@ -24,7 +24,11 @@ pub const FOR_TESTS: &[Program] = &[
 ];
 
 /// What is no program: a command that succeeds where it is there, and its package.
-pub const PROBES: &[Program] = &[("python3 -c 'import ensurepip, venv'", "python3-venv")];
+pub const PROBES: &[Program] = &[
+    ("python3 -c 'import ensurepip, venv'", "python3-venv"),
+    // Debian keeps the server's programs out of the way, one directory per version.
+    ("ls /usr/lib/postgresql/*/bin/initdb || command -v initdb", "postgresql"),
+];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
 pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {

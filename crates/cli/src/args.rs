@@ -27,7 +27,7 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The store: sqlite:FILE, jsonl:DIR or memory:
+    /// The store: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
     #[arg(long, global = true, value_name = "URL", env = "SAPWOOD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Everywhere")]
     pub store: Option<String>,
@@ -102,6 +102,7 @@ pub enum Command {
     Export(cmd::export::ExportArgs),
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Migrate(cmd::migrate::MigrateArgs),
     Bench(crate::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),

@@ -179,6 +179,9 @@ fn hint_for(code: &str) -> &'static str {
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
         "store.disk_full" => "free some space and retry: what was acknowledged is still there",
+        "store.unreachable" => {
+            "check that the database server runs and that the URL names it; the command can be repeated"
+        }
         "store.busy" => "another process holds the store: retry, or see who has the file open",
         "store.io" | "file.io" => "check that the path is right and that you may use it",
         "store.backend" => "sapwood doctor checks the store",

@@ -22,6 +22,7 @@ mod inbox;
 mod lease;
 pub mod live;
 pub mod memory;
+pub mod migrate;
 pub mod pressure;
 pub mod read;
 pub mod skill;

@@ -115,7 +115,7 @@ pub struct Sapwood {
 }
 
 impl Sapwood {
-    /// Opens `sqlite:FILE`, `jsonl:DIR` or `memory:` as the one who holds it, with models and tools of this machine.
+    /// Opens `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the one who holds it, with models and tools of this machine.
     pub fn open(url: &str) -> Result<Self> {
         let engine = open_engine(url, store::OpenOptions::default())?;
         Ok(Self::with_engine(engine.with_world(default_world(world::scratch_dir())?)))

@@ -29,6 +29,7 @@ pub mod ledger;
 pub mod lifecycle;
 pub mod ls;
 pub mod memory;
+pub mod migrate;
 pub mod names;
 pub mod new;
 pub mod prune;
@@ -62,6 +63,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => return about::completions(&args, global.format()),
         Command::Version(_) => return about::version(global.format()),
         Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
+        Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
         command => command,
@@ -126,6 +128,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)
+        | Command::Migrate(_)
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
     }

@@ -52,6 +52,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
+    // Whoever died before, here or on another server of the same store: its turns are carried on.
+    let _keeper = app.engine.keep_turns()?;
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;

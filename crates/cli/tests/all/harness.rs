@@ -47,6 +47,9 @@ pub fn on_each_store(check: impl Fn(&World)) {
 impl World {
     pub fn new(scheme: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        if scheme == "postgres" {
+            return Self { dir, url: sapwood_store::conformance::cluster::shared().new_database() };
+        }
         let url = format!("{scheme}:{}", dir.path().join(format!("store.{scheme}")).display());
         Self { dir, url }
     }

@@ -1,5 +1,6 @@
 //! Running turns. [`run`] has the one loop: append, then act, until the turn has ended. [`send`] has the verbs that start,
-//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
+//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log;
+//! [`take_over`] carries on what other processes left.
 
 mod call_model;
 mod handoff;
@@ -12,12 +13,14 @@ mod run;
 mod run_tool;
 mod send;
 mod stage;
+mod take_over;
 
 pub use look::TurnLook;
 pub use send::{
     IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
 };
 pub(crate) use stage::settings_of;
+pub use take_over::Keeper;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -311,8 +311,11 @@ impl Engine {
         hold: Hold,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let world = self.world()?;
-        match self.prepare_resume(scope, session, world, &hold).await {
+        let prepared = match self.world() {
+            Ok(world) => self.prepare_resume(scope, session, world, &hold).await,
+            Err(error) => Err(error),
+        };
+        match prepared {
             Ok(Some(prepared)) => Ok(Some(prepared.spawn(hold, on_wait))),
             Ok(None) => {
                 hold.release().await;

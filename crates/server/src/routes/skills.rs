@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::SessionId;
+use sapwood::core::Right;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -46,6 +47,8 @@ async fn set_skills(
     At(session): At<SessionId>,
     Body(wanted): Body<wire::ActiveSkills>,
 ) -> Result<Json<wire::ActiveSkills>> {
+    // Also where nothing would change: who may not write hears so.
+    state.engine.check_right(&caller.scope, &session, Right::Write).await?;
     state.engine.set_skills(&caller.scope, &session, wanted.active).await?;
     let active = state.engine.active_skills(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))

@@ -11,6 +11,7 @@ pub mod import;
 pub mod list;
 pub mod memories;
 pub mod memory;
+pub mod postgres;
 pub mod search;
 pub mod stream;
 pub mod turn;
