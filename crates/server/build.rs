@@ -32,7 +32,8 @@ fn main() {
         println!("cargo:rerun-if-changed={}", watched.display());
     }
     let out = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo gives a build script its folder");
-    fs::write(out.join("assets.rs"), table_of(&web.join("dist"))).expect("that folder can be written");
+    let table = keep_assets(&web.join("dist"), &out).expect("that folder can be written");
+    fs::write(out.join("assets.rs"), table).expect("that folder can be written");
 }
 
 fn is_fresh(web: &Path) -> bool {
@@ -91,7 +92,8 @@ fn run(web: &Path, args: &[&str]) -> Result<(), String> {
     Err(format!("npm {} failed ({last})", args[0]))
 }
 
-fn table_of(dist: &Path) -> String {
+/// Copies the files, so that a console that is built anew meanwhile changes nothing here, and lists them for the compiler.
+fn keep_assets(dist: &Path, out: &Path) -> std::io::Result<String> {
     let mut files = Vec::new();
     if dist.join("index.html").is_file() {
         collect(dist, 0, &mut files);
@@ -100,14 +102,21 @@ fn table_of(dist: &Path) -> String {
     let mut table = "pub static ASSETS: &[Asset] = &[\n".to_owned();
     for file in files.iter().filter(|file| !is_packed(file)) {
         let name = file.strip_prefix(dist).unwrap_or(file).to_string_lossy().replace('\\', "/");
+        let kept = out.join(name.replace('/', "_"));
+        fs::copy(file, &kept)?;
         let packed = PathBuf::from(format!("{}.gz", file.display()));
-        let gzip =
-            if packed.is_file() { format!("Some(include_bytes!({packed:?}))") } else { "None".to_owned() };
+        let gzip = if packed.is_file() {
+            let kept = PathBuf::from(format!("{}.gz", kept.display()));
+            fs::copy(&packed, &kept)?;
+            format!("Some(include_bytes!({kept:?}))")
+        } else {
+            "None".to_owned()
+        };
         let _ =
-            writeln!(table, "    Asset {{ path: {name:?}, bytes: include_bytes!({file:?}), gzip: {gzip} }},");
+            writeln!(table, "    Asset {{ path: {name:?}, bytes: include_bytes!({kept:?}), gzip: {gzip} }},");
     }
     table.push_str("];\n");
-    table
+    Ok(table)
 }
 
 fn is_packed(file: &Path) -> bool {

@@ -139,6 +139,202 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/conversations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Opens a conversation. */
+        post: operations["create_conversation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/conversations/{conversation}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a conversation is, without its items. */
+        get: operations["get_conversation"];
+        put?: never;
+        /** Replaces a conversation's metadata. */
+        post: operations["update_conversation"];
+        /** Really deletes a conversation and its items. */
+        delete: operations["delete_conversation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/conversations/{conversation}/items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A conversation's items, the newest first if nothing else is asked for. */
+        get: operations["list_items"];
+        put?: never;
+        /** Adds items to a conversation: all of them, or none. */
+        post: operations["create_items"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/conversations/{conversation}/items/{item}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One item. */
+        get: operations["get_item"];
+        put?: never;
+        post?: never;
+        /** Takes an item out of a conversation: it goes on in a branch without it. */
+        delete: operations["delete_item"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Runs that you can see, newest first. */
+        get: operations["list_flows"];
+        put?: never;
+        /**
+         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
+         *     away. Only agents of this server play: those that the document brings are left out.
+         */
+        post: operations["start_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
+        get: operations["get_flow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ends a run, wherever it runs. */
+        post: operations["cancel_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/flows/{run}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Carries on a run that was interrupted, waits, or failed. */
+        post: operations["resume_flow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes a session in from a file. Importing again adds only what is new. */
+        post: operations["import_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keeps the key or token this request came with in a cookie, for the console. */
+        post: operations["sign_in"];
+        /** Takes the cookie away. */
+        delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who you are to this server. */
+        get: operations["get_me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/memory": {
         parameters: {
             query?: never;
@@ -174,6 +370,75 @@ export interface paths {
         head?: never;
         /** Changes a memory, or whose it is. */
         patch: operations["edit_memory"];
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Asks for a response: in a conversation, behind another response, or by itself. */
+        post: operations["create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A response as it stands, or its events. */
+        get: operations["get_response"];
+        put?: never;
+        post?: never;
+        /** Deletes a response. One that is a session by itself is erased; one among others is hidden, as the log keeps what was. */
+        delete: operations["delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Asks a response to end. One that has ended stays as it is. */
+        post: operations["cancel_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a response began with. */
+        get: operations["list_input_items"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/search": {
@@ -333,6 +598,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/blobs/{blob}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Bytes that an entry of the session names by their hash: a picture, a tool's whole output. */
+        get: operations["download_blob"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/branch": {
         parameters: {
             query?: never;
@@ -447,6 +729,23 @@ export interface paths {
         get: operations["follow_events"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** A copy of the session. */
+        post: operations["export_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -626,6 +925,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/pressure": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How full the context is. */
+        get: operations["get_pressure"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/reset": {
         parameters: {
             query?: never;
@@ -671,6 +987,23 @@ export interface paths {
         get: operations["get_skills"];
         /** Makes exactly these skills active; they hold from the next turn on. */
         put: operations["set_skills"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How full the session was over its life: its answers and its compactions. */
+        get: operations["get_timeline"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -885,198 +1218,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/flows": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Runs that you can see, newest first. */
-        get: operations["list_flows"];
-        put?: never;
-        /**
-         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
-         *     away. Only agents of this server play: those that the document brings are left out.
-         */
-        post: operations["start_flow"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/flows/{run}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
-        get: operations["get_flow"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/flows/{run}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Ends a run, wherever it runs. */
-        post: operations["cancel_flow"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/flows/{run}/resume": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Carries on a run that was interrupted, waits, or failed. */
-        post: operations["resume_flow"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/import": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Takes a session in from a file. Importing again adds only what is new. */
-        post: operations["import_file"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/login": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Keeps the key or token this request came with in a cookie, for the console. */
-        post: operations["sign_in"];
-        /** Takes the cookie away. */
-        delete: operations["sign_out"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/me": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Who you are to this server. */
-        get: operations["get_me"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/blobs/{blob}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Bytes that an entry of the session names by their hash: a picture, a tool's whole output. */
-        get: operations["download_blob"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/export": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The session as a file, to be kept. */
-        get: operations["export_session"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/pressure": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** How full the context is. */
-        get: operations["get_pressure"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/timeline": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** How full the session was over its life: its answers and its compactions. */
-        get: operations["get_timeline"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1249,8 +1390,35 @@ export interface components {
             /** Format: int64 */
             tokens: number;
         };
+        /** @description A session, as OpenAI's clients see one. */
+        Conversation: {
+            /**
+             * Format: int64
+             * @description In seconds.
+             */
+            created_at: number;
+            id: string;
+            metadata: {
+                [key: string]: string;
+            };
+            /** @description `conversation`. */
+            object: string;
+        };
+        ConversationName: string | {
+            id: string;
+        };
+        ConversationPatch: {
+            metadata?: {
+                [key: string]: string;
+            } | null;
+        };
         Created: {
             id: string;
+        };
+        Deleted: {
+            deleted: boolean;
+            id: string;
+            object: string;
         };
         Digest: {
             items: components["schemas"]["DigestRound"][];
@@ -1292,6 +1460,11 @@ export interface components {
         };
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
+        Export: {
+            format: components["schemas"]["ExportFormat"];
+        };
+        /** @enum {string} */
+        ExportFormat: "jsonl" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         Feed: {
             items: components["schemas"]["FeedItem"][];
         };
@@ -1308,451 +1481,6 @@ export interface components {
              */
             firing: number;
             trigger: string;
-        };
-        Fork: {
-            /** @default null */
-            at: components["schemas"]["EntryName"] | null;
-            /** @default null */
-            id: string | null;
-            /**
-             * Format: int32
-             * @description Share the first so many messages; not together with `at`.
-             * @default null
-             */
-            keep_first: number | null;
-            /** @default null */
-            title: string | null;
-        };
-        Graft: {
-            /** Format: int64 */
-            at: number;
-            by: string;
-            /** Format: int32 */
-            first?: number | null;
-            id: string;
-            /** Format: int32 */
-            last?: number | null;
-            name?: string | null;
-            /** Format: int32 */
-            seq: number;
-            source: string;
-            /** @description `readable` or `withheld`. */
-            state: string;
-            /** @description The entry of the source that says how it was. */
-            upto: string;
-            /** @description `artifact`, `digest` or `rounds`. */
-            what: string;
-        };
-        GraftContent: components["schemas"]["Graft"] & {
-            /** @description Of an artifact. */
-            content?: unknown;
-            text: string;
-        };
-        GraftRounds: {
-            /** Format: int32 */
-            first: number;
-            /** Format: int32 */
-            last: number;
-        };
-        Grafts: {
-            items: components["schemas"]["Graft"][];
-        };
-        Head: {
-            /**
-             * Format: int32
-             * @description The entry the next one hangs from.
-             */
-            leaf?: number | null;
-            /**
-             * Format: int32
-             * @description The log's last entry.
-             */
-            seq: number;
-        };
-        Hit: {
-            /** Format: int64 */
-            at: number;
-            id: string;
-            kind: string;
-            /** Format: int32 */
-            seq: number;
-            session: string;
-            snippet: string;
-            title?: string | null;
-        };
-        Hits: {
-            items: components["schemas"]["Hit"][];
-            next?: string | null;
-        };
-        /** @enum {string} */
-        IfRunning: "refuse" | "queue";
-        /**
-         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
-         *     OpenAI's or Anthropic's shape.
-         */
-        Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
-        KeptMemory: {
-            memory: components["schemas"]["Memory"];
-            /** @description `learned`, `strengthened`, `known` or `superseded`. */
-            outcome: string;
-        };
-        Label: {
-            entry: components["schemas"]["EntryName"];
-            /** @description Takes the name away if none. */
-            text?: string | null;
-        };
-        Learning: {
-            /**
-             * Format: int32
-             * @description How many entries were looked at.
-             */
-            entries: number;
-            /** @description Why the model's answer was not used. */
-            fell_back?: string | null;
-            how: unknown;
-            kept: components["schemas"]["KeptMemory"][];
-            session: string;
-        };
-        Ledger: {
-            items: components["schemas"]["LedgerLine"][];
-        };
-        LedgerLine: {
-            action: unknown;
-            /** Format: int64 */
-            at: number;
-            /** Format: float */
-            confidence?: number | null;
-            result?: unknown;
-            /** Format: int32 */
-            round: number;
-            /** Format: int32 */
-            seq: number;
-            trace_id?: string | null;
-            turn?: string | null;
-        };
-        Member: {
-            member: string;
-            role: string;
-        };
-        Members: {
-            items: components["schemas"]["Member"][];
-        };
-        Memories: {
-            items: components["schemas"]["Memory"][];
-            next?: string | null;
-        };
-        Memory: {
-            /** @description `user:NAME`, or `tenant`. */
-            belongs: string;
-            by: string;
-            /** Format: int64 */
-            created_at: number;
-            id: string;
-            kind: string;
-            /** @description `by_hand`, `by_rules`, or `{"by_model": NAME}`. */
-            learned: unknown;
-            /** @description Where it comes from, in words. */
-            provenance: string;
-            /**
-             * Format: double
-             * @description How well it answers, where something was asked.
-             */
-            score?: number | null;
-            sources: components["schemas"]["MemorySource"][];
-            /**
-             * Format: int32
-             * @description How many entries support it.
-             */
-            strength: number;
-            superseded_by?: string | null;
-            text: string;
-            /** Format: int64 */
-            updated_at: number;
-            /** Format: int64 */
-            version: number;
-        };
-        MemoryPatch: {
-            /**
-             * @description Makes it everybody's, or yours alone again.
-             * @default null
-             */
-            everybody: boolean | null;
-            /**
-             * Format: int64
-             * @description Fails with a conflict unless it has this version.
-             * @default null
-             */
-            expected_version: number | null;
-            /** @default null */
-            kind: string | null;
-            /** @default null */
-            text: string | null;
-        };
-        MemorySource: {
-            entries: string[];
-            session: string;
-        };
-        Message: {
-            call_id?: string | null;
-            /** @description The id of the entry it comes from. */
-            entry?: string | null;
-            is_error?: boolean | null;
-            parts: unknown[];
-            role: string;
-            /** Format: int32 */
-            seq?: number | null;
-            text: string;
-            /**
-             * Format: int64
-             * @description What it takes by the model's own tokenizer; with `count`.
-             */
-            tokens?: number | null;
-            tool?: string | null;
-        };
-        MessageIn: {
-            content?: unknown;
-            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
-            role: string;
-        };
-        NewGraft: {
-            /** @description Something the source delivered. */
-            artifact?: string | null;
-            rounds?: components["schemas"]["GraftRounds"] | null;
-            source: string;
-        };
-        NewMemory: {
-            /** @description For everybody of the tenant, and not only for you. */
-            everybody?: boolean;
-            /** @description `fact` if none. */
-            kind?: string | null;
-            text: string;
-        };
-        NewSession: {
-            /**
-             * @description One of `/v1/agents`.
-             * @default null
-             */
-            agent: string | null;
-            /**
-             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
-             * @default null
-             */
-            approvals: string | null;
-            /**
-             * @description The directory it is about: only for whoever operates the server.
-             * @default null
-             */
-            cwd: string | null;
-            /**
-             * @description `sandboxed` or `project`: no more than the agent has.
-             * @default null
-             */
-            fs_scope: string | null;
-            /**
-             * @description Made up if none; an id that exists is opened as it is.
-             * @default null
-             */
-            id: string | null;
-            /** @default null */
-            title: string | null;
-            /**
-             * @description Only these of the agent's tools.
-             * @default null
-             */
-            tools: string[] | null;
-            /**
-             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
-             * @default {}
-             */
-            variables: {
-                [key: string]: string;
-            };
-        };
-        NewTurn: {
-            /** @description What becomes of the words if a turn is running. */
-            if_running?: components["schemas"]["IfRunning"];
-            /** @description Words, or an array of parts. */
-            input: unknown;
-            /** @description Answer with the turn's events instead of its id. */
-            stream?: boolean;
-        };
-        Node: {
-            /** Format: int64 */
-            at: number;
-            children: number[];
-            id: string;
-            kind: string;
-            label?: string | null;
-            on_path: boolean;
-            /** Format: int32 */
-            parent?: number | null;
-            /** Format: int32 */
-            seq: number;
-            text: string;
-        };
-        /** @description What went wrong (RFC 9457), with a stable code. */
-        Problem: {
-            code: string;
-            detail: string;
-            /** Format: int32 */
-            status: number;
-            title: string;
-            type: string;
-        };
-        Session: {
-            agent?: string | null;
-            /** Format: int32 */
-            compactions: number;
-            /** Format: int64 */
-            created_at: number;
-            cwd?: string | null;
-            head: components["schemas"]["Head"];
-            id: string;
-            /**
-             * Format: int32
-             * @description Entries it shares with the session it was forked from.
-             */
-            inherited: number;
-            /** @description Who it is shared with, and as what. */
-            members?: {
-                [key: string]: string;
-            };
-            /**
-             * Format: int32
-             * @description Messages on the path to the leaf.
-             */
-            messages: number;
-            model?: string | null;
-            open_turn?: string | null;
-            owner: string;
-            parent?: unknown;
-            /** @description The beginning of the first thing the user said. */
-            preview?: string | null;
-            /** @description Per model. */
-            spend: {
-                [key: string]: components["schemas"]["Total"];
-            };
-            state: string;
-            title?: string | null;
-            /** Format: int32 */
-            turns: number;
-            /** Format: int64 */
-            updated_at: number;
-            /** Format: int32 */
-            version: number;
-        };
-        SessionPatch: {
-            /**
-             * @description `active`, `closed` or `archived`.
-             * @default null
-             */
-            state: string | null;
-            /** @default null */
-            title: string | null;
-        };
-        Sessions: {
-            items: components["schemas"]["Session"][];
-            /** @description Where the next page begins; none on the last. */
-            next?: string | null;
-        };
-        Share: {
-            /** @description A user's name, or `agent:NAME`. */
-            member: string;
-            role?: components["schemas"]["ShareRole"] | null;
-        };
-        /** @enum {string} */
-        ShareRole: "reader" | "collaborator";
-        Skill: {
-            description: string;
-            name: string;
-        };
-        SkillList: {
-            items: components["schemas"]["Skill"][];
-        };
-        Steer: {
-            /** @description Words, or an array of parts. */
-            input: unknown;
-        };
-        Total: {
-            /** Format: int64 */
-            calls: number;
-            /** Format: int64 */
-            cost_nano_usd: number;
-            /**
-             * Format: int64
-             * @description Calls whose price is not known: they are not in the cost, and are not free.
-             */
-            unpriced_calls: number;
-        } & {
-            [key: string]: unknown;
-        };
-        Tree: {
-            /** Format: int32 */
-            leaf?: number | null;
-            nodes: components["schemas"]["Node"][];
-            roots: number[];
-        };
-        Trigger: {
-            /** @description `webhook`, `cron`, `watch` or `event`. */
-            kind: string;
-            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
-            last?: unknown;
-            name: string;
-            /**
-             * Format: int64
-             * @description When the calendar fires next, in milliseconds.
-             */
-            next_at?: number | null;
-            /** Format: int64 */
-            running: number;
-            /**
-             * Format: int64
-             * @description Firings that were not sent yet.
-             */
-            waiting: number;
-        };
-        TriggerList: {
-            items: components["schemas"]["Trigger"][];
-        };
-        Trim: {
-            /** Format: int32 */
-            keep_last: number;
-        };
-        Trimmed: {
-            /**
-             * Format: int32
-             * @description Messages in the context now.
-             */
-            kept: number;
-        };
-        Turn: {
-            approvals: components["schemas"]["Approval"][];
-            /** @description Why, for failed and limited turns. */
-            code?: string | null;
-            /** Format: int64 */
-            ended_at?: number | null;
-            session: string;
-            /** Format: int64 */
-            started_at: number;
-            status: components["schemas"]["TurnStatus"];
-            /** @description What the model said last. */
-            text?: string | null;
-            turn: string;
-        };
-        /**
-         * @description How a turn stands.
-         * @enum {string}
-         */
-        TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
-        Uncompact: {
-            /** @default null */
-            entry: components["schemas"]["EntryName"] | null;
-        };
-        Usage: {
-            models: {
-                [key: string]: components["schemas"]["Total"];
-            };
-            total: components["schemas"]["Total"];
         };
         /** @description A run that was started, carried on or asked to end. */
         FlowAccepted: {
@@ -1841,6 +1569,83 @@ export interface components {
             items: components["schemas"]["FlowRow"][];
             next?: string | null;
         };
+        Fork: {
+            /** @default null */
+            at: components["schemas"]["EntryName"] | null;
+            /** @default null */
+            id: string | null;
+            /**
+             * Format: int32
+             * @description Share the first so many messages; not together with `at`.
+             * @default null
+             */
+            keep_first: number | null;
+            /** @default null */
+            title: string | null;
+        };
+        Graft: {
+            /** Format: int64 */
+            at: number;
+            by: string;
+            /** Format: int32 */
+            first?: number | null;
+            id: string;
+            /** Format: int32 */
+            last?: number | null;
+            name?: string | null;
+            /** Format: int32 */
+            seq: number;
+            source: string;
+            /** @description `readable` or `withheld`. */
+            state: string;
+            /** @description The entry of the source that says how it was. */
+            upto: string;
+            /** @description `artifact`, `digest` or `rounds`. */
+            what: string;
+        };
+        GraftContent: components["schemas"]["Graft"] & {
+            /** @description Of an artifact. */
+            content?: unknown;
+            text: string;
+        };
+        GraftRounds: {
+            /** Format: int32 */
+            first: number;
+            /** Format: int32 */
+            last: number;
+        };
+        Grafts: {
+            items: components["schemas"]["Graft"][];
+        };
+        Head: {
+            /**
+             * Format: int32
+             * @description The entry the next one hangs from.
+             */
+            leaf?: number | null;
+            /**
+             * Format: int32
+             * @description The log's last entry.
+             */
+            seq: number;
+        };
+        Hit: {
+            /** Format: int64 */
+            at: number;
+            id: string;
+            kind: string;
+            /** Format: int32 */
+            seq: number;
+            session: string;
+            snippet: string;
+            title?: string | null;
+        };
+        Hits: {
+            items: components["schemas"]["Hit"][];
+            next?: string | null;
+        };
+        /** @enum {string} */
+        IfRunning: "refuse" | "queue";
         ImportProblem: {
             code: string;
             /** Format: int64 */
@@ -1864,6 +1669,65 @@ export interface components {
         Imports: {
             items: components["schemas"]["Imported"][];
         };
+        /**
+         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
+         *     OpenAI's or Anthropic's shape.
+         */
+        Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
+        /** @description A message, a call, a result, a thought. */
+        Item: {
+            id: string;
+            type: string;
+        } & {
+            [key: string]: unknown;
+        };
+        ItemList: {
+            data: components["schemas"]["Item"][];
+            first_id?: string | null;
+            has_more: boolean;
+            last_id?: string | null;
+            /** @description `list`. */
+            object: string;
+        };
+        KeptMemory: {
+            memory: components["schemas"]["Memory"];
+            /** @description `learned`, `strengthened`, `known` or `superseded`. */
+            outcome: string;
+        };
+        Label: {
+            entry: components["schemas"]["EntryName"];
+            /** @description Takes the name away if none. */
+            text?: string | null;
+        };
+        Learning: {
+            /**
+             * Format: int32
+             * @description How many entries were looked at.
+             */
+            entries: number;
+            /** @description Why the model's answer was not used. */
+            fell_back?: string | null;
+            how: unknown;
+            kept: components["schemas"]["KeptMemory"][];
+            session: string;
+        };
+        Ledger: {
+            items: components["schemas"]["LedgerLine"][];
+        };
+        LedgerLine: {
+            action: unknown;
+            /** Format: int64 */
+            at: number;
+            /** Format: float */
+            confidence?: number | null;
+            result?: unknown;
+            /** Format: int32 */
+            round: number;
+            /** Format: int32 */
+            seq: number;
+            trace_id?: string | null;
+            turn?: string | null;
+        };
         /** @description Who the caller is. */
         Me: {
             may_write: boolean;
@@ -1876,6 +1740,106 @@ export interface components {
             store?: string | null;
             tenant: string;
             version: string;
+        };
+        Member: {
+            member: string;
+            role: string;
+        };
+        Members: {
+            items: components["schemas"]["Member"][];
+        };
+        Memories: {
+            items: components["schemas"]["Memory"][];
+            next?: string | null;
+        };
+        Memory: {
+            /** @description `user:NAME`, or `tenant`. */
+            belongs: string;
+            by: string;
+            /** Format: int64 */
+            created_at: number;
+            id: string;
+            kind: string;
+            /** @description `by_hand`, `by_rules`, or `{"by_model": NAME}`. */
+            learned: unknown;
+            /** @description Where it comes from, in words. */
+            provenance: string;
+            /**
+             * Format: double
+             * @description How well it answers, where something was asked.
+             */
+            score?: number | null;
+            sources: components["schemas"]["MemorySource"][];
+            /**
+             * Format: int32
+             * @description How many entries support it.
+             */
+            strength: number;
+            superseded_by?: string | null;
+            text: string;
+            /** Format: int64 */
+            updated_at: number;
+            /** Format: int64 */
+            version: number;
+        };
+        MemoryPatch: {
+            /**
+             * @description Makes it everybody's, or yours alone again.
+             * @default null
+             */
+            everybody: boolean | null;
+            /**
+             * Format: int64
+             * @description Fails with a conflict unless it has this version.
+             * @default null
+             */
+            expected_version: number | null;
+            /** @default null */
+            kind: string | null;
+            /** @default null */
+            text: string | null;
+        };
+        MemorySource: {
+            entries: string[];
+            session: string;
+        };
+        Message: {
+            call_id?: string | null;
+            /** @description The id of the entry it comes from. */
+            entry?: string | null;
+            is_error?: boolean | null;
+            parts: unknown[];
+            role: string;
+            /** Format: int32 */
+            seq?: number | null;
+            text: string;
+            /**
+             * Format: int64
+             * @description What it takes by the model's own tokenizer; with `count`.
+             */
+            tokens?: number | null;
+            tool?: string | null;
+        };
+        MessageIn: {
+            content?: unknown;
+            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
+            role: string;
+        };
+        NewConversation: {
+            /**
+             * @description At most 20.
+             * @default null
+             */
+            items: {
+                [key: string]: unknown;
+            }[] | null;
+            /**
+             * @description At most 16 texts under keys of at most 64 characters.
+             * @default null
+             */
+            metadata: {
+                [key: string]: string;
+            } | null;
         };
         /** @description A run to be started. */
         NewFlow: {
@@ -1894,6 +1858,169 @@ export interface components {
                 [key: string]: string;
             };
         };
+        NewGraft: {
+            /** @description Something the source delivered. */
+            artifact?: string | null;
+            rounds?: components["schemas"]["GraftRounds"] | null;
+            source: string;
+        };
+        NewItems: {
+            /** @description At most 20. */
+            items: {
+                [key: string]: unknown;
+            }[];
+        };
+        NewMemory: {
+            /** @description For everybody of the tenant, and not only for you. */
+            everybody?: boolean;
+            /** @description `fact` if none. */
+            kind?: string | null;
+            text: string;
+        };
+        NewResponse: {
+            /** @default null */
+            background: boolean | null;
+            /** @default null */
+            conversation: components["schemas"]["ConversationName"] | null;
+            /** @description Words, or an array of items. */
+            input?: unknown;
+            /**
+             * @description In the place of the system prompt, for this response only.
+             * @default null
+             */
+            instructions: string | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            max_output_tokens: number | null;
+            /** @default null */
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description A model's name. A bare one that is not known here is answered by the conversation's own model.
+             * @default null
+             */
+            model: string | null;
+            /** @default null */
+            parallel_tool_calls: boolean | null;
+            /** @default null */
+            previous_response_id: string | null;
+            prompt?: unknown;
+            /** @default null */
+            reasoning: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * @description What is not stored is erased when it was answered.
+             * @default null
+             */
+            store: boolean | null;
+            /** @default null */
+            stream: boolean | null;
+            /**
+             * Format: double
+             * @default null
+             */
+            temperature: number | null;
+            /**
+             * @description Only plain text.
+             * @default null
+             */
+            text: {
+                [key: string]: unknown;
+            } | null;
+            /** @description `auto` or `none`. */
+            tool_choice?: unknown;
+            /**
+             * @description Functions; the response ends with calls of them.
+             * @default null
+             */
+            tools: unknown[] | null;
+            /**
+             * Format: double
+             * @default null
+             */
+            top_p: number | null;
+            /** @default null */
+            truncation: string | null;
+            /** @default null */
+            user: string | null;
+        };
+        NewSession: {
+            /**
+             * @description One of `/v1/agents`.
+             * @default null
+             */
+            agent: string | null;
+            /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+             * @default null
+             */
+            approvals: string | null;
+            /**
+             * @description The directory it is about: only for whoever operates the server.
+             * @default null
+             */
+            cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`: no more than the agent has.
+             * @default null
+             */
+            fs_scope: string | null;
+            /**
+             * @description Made up if none; an id that exists is opened as it is.
+             * @default null
+             */
+            id: string | null;
+            /** @default null */
+            title: string | null;
+            /**
+             * @description Only these of the agent's tools.
+             * @default null
+             */
+            tools: string[] | null;
+            /**
+             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
+        };
+        NewTurn: {
+            /** @description What becomes of the words if a turn is running. */
+            if_running?: components["schemas"]["IfRunning"];
+            /** @description Words, or an array of parts. */
+            input: unknown;
+            /** @description Answer with the turn's events instead of its id. */
+            stream?: boolean;
+        };
+        Node: {
+            /** Format: int64 */
+            at: number;
+            children: number[];
+            id: string;
+            kind: string;
+            label?: string | null;
+            on_path: boolean;
+            /** Format: int32 */
+            parent?: number | null;
+            /** Format: int32 */
+            seq: number;
+            text: string;
+        };
+        /** @description What went wrong, as OpenAI's clients expect it; `code` is one of Sapwood's. */
+        OpenAiError: {
+            error: components["schemas"]["OpenAiFault"];
+        };
+        OpenAiFault: {
+            code: string;
+            message: string;
+            param?: string | null;
+            type: string;
+        };
         /** @description How full the context is for the model that would answer next. */
         Pressure: {
             /** Format: int64 */
@@ -1902,6 +2029,123 @@ export interface components {
             level?: string | null;
             /** Format: int64 */
             used_tokens?: number | null;
+        };
+        /** @description What went wrong (RFC 9457), with a stable code. */
+        Problem: {
+            code: string;
+            detail: string;
+            /** Format: int32 */
+            status: number;
+            title: string;
+            type: string;
+        };
+        /** @description A turn, as OpenAI's clients see one. */
+        ResponseShown: {
+            /**
+             * Format: int64
+             * @description In seconds.
+             */
+            created_at: number;
+            id: string;
+            model: string;
+            /** @description `response`. */
+            object: string;
+            output: components["schemas"]["Item"][];
+            /** @description `in_progress`, `completed`, `cancelled`, `failed` or `incomplete`. */
+            status: string;
+        } & {
+            [key: string]: unknown;
+        };
+        Session: {
+            agent?: string | null;
+            /** Format: int32 */
+            compactions: number;
+            /** Format: int64 */
+            created_at: number;
+            cwd?: string | null;
+            head: components["schemas"]["Head"];
+            id: string;
+            /**
+             * Format: int32
+             * @description Entries it shares with the session it was forked from.
+             */
+            inherited: number;
+            /** @description Who it is shared with, and as what. */
+            members?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: int32
+             * @description Messages on the path to the leaf.
+             */
+            messages: number;
+            model?: string | null;
+            open_turn?: string | null;
+            owner: string;
+            parent?: unknown;
+            /** @description The beginning of the first thing the user said. */
+            preview?: string | null;
+            /** @description Per model. */
+            spend: {
+                [key: string]: components["schemas"]["Total"];
+            };
+            state: string;
+            title?: string | null;
+            /** Format: int32 */
+            turns: number;
+            /** Format: int64 */
+            updated_at: number;
+            /** Format: int32 */
+            version: number;
+        };
+        SessionPatch: {
+            /**
+             * @description The model that answers from here on: `PROVIDER/NAME`.
+             * @default null
+             */
+            model: string | null;
+            /**
+             * @description `active`, `closed` or `archived`.
+             * @default null
+             */
+            state: string | null;
+            /**
+             * @description How much it thinks from here on: `off`, `low`, `medium`, `high`.
+             * @default null
+             */
+            thinking: string | null;
+            /** @default null */
+            title: string | null;
+        };
+        Sessions: {
+            items: components["schemas"]["Session"][];
+            /** @description Where the next page begins; none on the last. */
+            next?: string | null;
+        };
+        Share: {
+            /** @description A user's name, or `agent:NAME`. */
+            member: string;
+            role?: components["schemas"]["ShareRole"] | null;
+        };
+        /** @enum {string} */
+        ShareRole: "reader" | "collaborator";
+        Skill: {
+            description: string;
+            name: string;
+        };
+        SkillList: {
+            items: components["schemas"]["Skill"][];
+        };
+        Steer: {
+            /** @description Words, or an array of parts. */
+            input: unknown;
+        };
+        /** @description One event of a stream; `data` is JSON as a text. */
+        StreamEvent: {
+            data: string;
+            event?: string | null;
+            /** @description The seq of what is durable; none for fragments. */
+            id?: string | null;
         };
         Timeline: {
             items: components["schemas"]["TimelinePoint"][];
@@ -1925,6 +2169,87 @@ export interface components {
             trigger?: string | null;
             /** @description `answer` or `compaction`. */
             what: string;
+        };
+        Total: {
+            /** Format: int64 */
+            calls: number;
+            /** Format: int64 */
+            cost_nano_usd: number;
+            /**
+             * Format: int64
+             * @description Calls whose price is not known: they are not in the cost, and are not free.
+             */
+            unpriced_calls: number;
+        } & {
+            [key: string]: unknown;
+        };
+        Tree: {
+            /** Format: int32 */
+            leaf?: number | null;
+            nodes: components["schemas"]["Node"][];
+            roots: number[];
+        };
+        Trigger: {
+            /** @description `webhook`, `cron`, `watch` or `event`. */
+            kind: string;
+            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
+            last?: unknown;
+            name: string;
+            /**
+             * Format: int64
+             * @description When the calendar fires next, in milliseconds.
+             */
+            next_at?: number | null;
+            /** Format: int64 */
+            running: number;
+            /**
+             * Format: int64
+             * @description Firings that were not sent yet.
+             */
+            waiting: number;
+        };
+        TriggerList: {
+            items: components["schemas"]["Trigger"][];
+        };
+        Trim: {
+            /** Format: int32 */
+            keep_last: number;
+        };
+        Trimmed: {
+            /**
+             * Format: int32
+             * @description Messages in the context now.
+             */
+            kept: number;
+        };
+        Turn: {
+            approvals: components["schemas"]["Approval"][];
+            /** @description Why, for failed and limited turns. */
+            code?: string | null;
+            /** Format: int64 */
+            ended_at?: number | null;
+            session: string;
+            /** Format: int64 */
+            started_at: number;
+            status: components["schemas"]["TurnStatus"];
+            /** @description What the model said last. */
+            text?: string | null;
+            turn: string;
+        };
+        /**
+         * @description How a turn stands.
+         * @enum {string}
+         */
+        TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
+        Uncompact: {
+            /** @default null */
+            entry: components["schemas"]["EntryName"] | null;
+        };
+        Usage: {
+            models: {
+                [key: string]: components["schemas"]["Total"];
+            };
+            total: components["schemas"]["Total"];
         };
     };
     responses: never;
@@ -2172,6 +2497,539 @@ export interface operations {
             };
         };
     };
+    create_conversation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["NewConversation"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Conversation"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    get_conversation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Conversation"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    update_conversation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConversationPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Conversation"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    delete_conversation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    list_items: {
+        parameters: {
+            query?: {
+                /** @description The item the page before ended with. */
+                after?: string;
+                limit?: number;
+                /** @description The newest first, if nothing is said. */
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                conversation: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ItemList"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    create_items: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewItems"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ItemList"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    get_item: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+                item: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Item"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    delete_item: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation: string;
+                item: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Conversation"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    list_flows: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description What the page before had as `next`. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRuns"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    start_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewFlow"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowRun"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_flow: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlowAccepted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    import_file: {
+        parameters: {
+            query?: {
+                /** @description What the file is called: formats without ids of their own are known by it. */
+                name?: string;
+                /** @description Its format; told by its content if none. */
+                from?: string;
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": number[];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Imports"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The browser has forgotten it */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_memories: {
         parameters: {
             query?: {
@@ -2338,6 +3196,171 @@ export interface operations {
             };
         };
     };
+    create_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewResponse"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseShown"];
+                    "text/event-stream": components["schemas"]["StreamEvent"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    get_response: {
+        parameters: {
+            query?: {
+                /** @description Answer with the response's events. */
+                stream?: boolean;
+                /** @description Only events after this number. */
+                starting_after?: number;
+            };
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseShown"];
+                    "text/event-stream": components["schemas"]["StreamEvent"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseShown"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    list_input_items: {
+        parameters: {
+            query?: {
+                /** @description The item the page before ended with. */
+                after?: string;
+                limit?: number;
+                /** @description The newest first, if nothing is said. */
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ItemList"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
     search_sessions: {
         parameters: {
             query: {
@@ -2378,11 +3401,18 @@ export interface operations {
             query?: {
                 /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
-                /** @description Words that occur in the session: the newest sessions a search finds. */
+                /** @description Words that occur in the session, or in its title: the newest sessions a search finds. */
                 q?: string;
                 cwd?: string;
+                agent?: string;
+                /** @description A user's name, or `agent:NAME`. */
+                owner?: string;
+                /** @description Changed at this time or later, in milliseconds. */
+                since?: number;
+                /** @description Changed before this time. */
+                until?: number;
                 limit?: number;
-                /** @description What the page before had as `next`. */
+                /** @description What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`. */
                 cursor?: string;
             };
             header?: never;
@@ -2748,6 +3778,52 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    "*/*": unknown;
+                };
+            };
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "*/*": unknown;
+                };
+            };
+            /** @description You have these bytes */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    download_blob: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+                blob: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
                     "application/octet-stream": number[];
                 };
             };
@@ -2880,6 +3956,8 @@ export interface operations {
             query?: {
                 /** @description As of this entry: a seq, an id, a unique prefix or a label. The leaf if none. */
                 at?: string;
+                /** @description Count each message with the model's own tokenizer. */
+                count?: boolean;
             };
             header?: never;
             path: {
@@ -3034,7 +4112,41 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": components["schemas"]["StreamEvent"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    export_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Export"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "*/*": unknown;
                 };
             };
             /** @description What went wrong; its status says how. */
@@ -3291,7 +4403,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/octet-stream": number[];
+                    "*/*": unknown;
                 };
             };
             206: {
@@ -3299,7 +4411,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/octet-stream": number[];
+                    "*/*": unknown;
                 };
             };
             /** @description You have these bytes */
@@ -3478,6 +4590,36 @@ export interface operations {
             };
         };
     };
+    get_pressure: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pressure"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     reset_session: {
         parameters: {
             query?: never;
@@ -3602,6 +4744,36 @@ export interface operations {
             };
         };
     };
+    get_timeline: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            /** @description What went wrong; its status says how. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_tree: {
         parameters: {
             query?: never;
@@ -3687,7 +4859,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": components["schemas"]["StreamEvent"];
                 };
             };
             202: {
@@ -3976,423 +5148,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Fired"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_flows: {
-        parameters: {
-            query?: {
-                limit?: number;
-                /** @description What the page before had as `next`. */
-                cursor?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowRuns"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    start_flow: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewFlow"];
-            };
-        };
-        responses: {
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_flow: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowRun"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_flow: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    resume_flow: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FlowAccepted"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    import_file: {
-        parameters: {
-            query?: {
-                /** @description What the file is called: formats without ids of their own are known by it. */
-                name?: string;
-                /** @description Its format; told by its content if none. */
-                from?: string;
-                dry_run?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/octet-stream": number[];
-            };
-        };
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Imports"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    sign_in: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Me"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    sign_out: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The browser has forgotten it */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_me: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Me"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    download_blob: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-                blob: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            206: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            /** @description You have these bytes */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    export_session: {
-        parameters: {
-            query?: {
-                /**
-                 * @description `jsonl` (whole and the default), `pi`, `operator`, `role-files`, `messages`, `messages-anthropic`, `markdown`,
-                 *     `html` or `workflow`.
-                 */
-                format?: string;
-            };
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/octet-stream": number[];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_pressure: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Pressure"];
-                };
-            };
-            /** @description What went wrong; its status says how. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_timeline: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description What went wrong; its status says how. */

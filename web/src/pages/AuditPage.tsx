@@ -71,7 +71,7 @@ function Lines({ session }: { session: string | null }) {
           </Button>
         )}
       </div>
-      <div className="table-box">
+      <div className="table-box" tabIndex={0}>
         <table className="data">
           <thead>
             <tr>

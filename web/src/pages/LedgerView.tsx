@@ -66,7 +66,7 @@ function Models({ total, models }: { total: Total; models: Record<string, Total>
     </>
   );
   return (
-    <div className="table-box">
+    <div className="table-box" tabIndex={0}>
       <table className="data">
         <thead>
           <tr>
@@ -115,7 +115,7 @@ const ROUNDS_SHOWN = 1_000;
 function Rounds({ lines }: { lines: LedgerLine[] }) {
   const newest = lines.slice(-ROUNDS_SHOWN).reverse();
   return (
-    <div className="table-box">
+    <div className="table-box" tabIndex={0}>
       <table className="data">
         <thead>
           <tr>
