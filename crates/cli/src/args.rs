@@ -95,6 +95,8 @@ pub enum Command {
     Members(cmd::share::MembersArgs),
     Share(cmd::share::ShareArgs),
     Audit(cmd::audit::AuditArgs),
+    Memory(cmd::memory::MemoryArgs),
+    Graft(cmd::graft::GraftArgs),
     Key(cmd::apikey::KeyArgs),
     Tenant(cmd::apikey::TenantArgs),
     Export(cmd::export::ExportArgs),

@@ -44,6 +44,8 @@ pub struct Config {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
     pub server: Option<ServerSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub memory: Option<MemorySettings>,
     /// Directories of skills, besides the project's own and those in Sapwood's home.
     pub skills: Vec<PathBuf>,
     /// Only in the user's own file, see [`load`].
@@ -69,6 +71,20 @@ pub struct ServerSettings {
     pub oidc: Option<OidcSettings>,
 }
 
+/// What is learned from sessions, and with what.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemorySettings {
+    /// The model that puts memories into words; rules if none.
+    pub model: Option<String>,
+    /// The embedding model that finds them, `PROVIDER/NAME`; words if none.
+    pub embedding: Option<String>,
+    /// Whether closing and archiving a session learns from it.
+    pub learn: Option<bool>,
+    /// After how many minutes without use `serve` learns from a session; never if zero.
+    pub idle_minutes: Option<u32>,
+}
+
 /// Whose tokens are taken, and as whom.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,8 +99,8 @@ pub struct OidcSettings {
 }
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys are sent, who may come in, or what runs without being asked: it says
-/// nothing about providers, the server, hooks and triggers.
+/// wrote must not decide where a person's keys and words are sent, who may come in, or what runs without being asked: it
+/// says nothing about providers, memory, the server, hooks and triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -94,9 +110,11 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
     };
     let mut project = read(&path)?.unwrap_or_default();
     let acts = !project.hooks.is_empty() || !project.triggers.is_empty();
-    if !project.providers.is_empty() || project.server.is_some() || acts {
+    let sends = !project.providers.is_empty() || project.memory.is_some();
+    if sends || project.server.is_some() || acts {
         let own = user_file.display();
-        let why = format!("providers, server, hooks and triggers can only be set in {own}, your own file");
+        let why =
+            format!("providers, memory, server, hooks and triggers can only be set in {own}, your own file");
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -139,6 +157,7 @@ impl Config {
             pressure: self.pressure.or(other.pressure),
             providers: other.providers,
             server: other.server,
+            memory: other.memory,
             skills: [self.skills, other.skills].concat(),
             hooks: other.hooks,
             triggers: other.triggers,

@@ -42,6 +42,7 @@ impl Exit {
             | "blob.not_found"
             | "key.not_found"
             | "memory.not_found"
+            | "graft.not_found"
             | "agent.not_found"
             | "hook.not_found"
             | "skill.not_found"
@@ -59,9 +60,8 @@ impl Exit {
             | "turn.interrupted"
             | "turn.none"
             | "flow.ended" => Exit::Conflict,
-            "session.denied" | "memory.denied" | "agent.untrusted" | "server.open" | "hook.refused" => {
-                Exit::Denied
-            }
+            "session.denied" | "memory.denied" | "graft.withheld" | "agent.untrusted" | "server.open"
+            | "hook.refused" => Exit::Denied,
             "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
@@ -192,6 +192,8 @@ fn hint_for(code: &str) -> &'static str {
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
         "key.not_found" => "sapwood key ls shows the keys",
         "memory.not_found" => "sapwood memory ls shows the memories",
+        "graft.not_found" => "sapwood graft digest SOURCE shows its rounds and artifacts",
+        "graft.withheld" => "ask the owner of the source to share it; what was erased is gone",
         "memory.conflict" => "look at it again with sapwood memory show ID, and retry",
         "memory.denied" => "only its owner, or whoever made it everybody's, changes a memory",
         "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",

@@ -58,6 +58,7 @@ impl App {
         let engine = sapwood::open_engine(&place.url, options)?;
         let engine = hooks::install(engine, &place.config, &scope)?;
         let engine = engine.with_skills(Arc::new(place.skills()));
+        let engine = engine.with_memory_care(world::memory_care(&place)?);
         Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
     }
 
@@ -75,6 +76,14 @@ impl App {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
         }
         Ok(())
+    }
+
+    /// The same for commands that learn from sessions, where a model is to do that.
+    pub fn open_world_to_learn(&mut self) -> Result<()> {
+        match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
+            true => self.open_world(),
+            false => Ok(()),
+        }
     }
 
     /// Who answers where neither the session nor its agent names a model.

@@ -7,7 +7,7 @@
 //! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
 //! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
 //! 4. [`compact`] and [`pressure`]: what stands in for older entries, and when that is called for.
-//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next.
+//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next; [`memory`]: what sessions teach later ones.
 //! 6. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
 //!    `sapwood-store` says what that means.
 //!
@@ -21,6 +21,7 @@ pub mod entry;
 pub mod fixture;
 pub mod flow;
 pub mod id;
+pub mod memory;
 pub mod policy;
 pub mod port;
 pub mod pressure;

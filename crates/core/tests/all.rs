@@ -10,6 +10,7 @@ mod all {
     mod context;
     mod flow;
     mod folds;
+    mod memory;
     mod notation;
     mod place;
     mod settings;

@@ -11,7 +11,7 @@ use sapwood_core::compact::{
 use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
 use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
 use sapwood_core::port::summariser::{BeforeCompact, CompactHook, Compactor, Summariser};
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
@@ -149,12 +149,13 @@ struct Looked {
 }
 
 impl Looked {
-    fn of(slice: PathSlice) -> Self {
+    async fn at(engine: &Engine, scope: &Scope, slice: PathSlice) -> Result<Self> {
         let (leaf, compaction) = ends_of(&slice.entries);
         let since = slice.entries.iter().rev().take_while(|entry| entry.meta.kind != Kind::Compaction);
         let has_news = since.into_iter().any(|entry| entry.meta.kind.is_message());
         let head = slice.head.seq;
-        Self { head, leaf, compaction, has_news, context: build_context(slice, OpenTurn::Keep) }
+        let context = engine.context_with_grafts(scope, slice).await?;
+        Ok(Self { head, leaf, compaction, has_news, context })
     }
 
     fn still_leads_to(&self, later: &PathSlice) -> bool {
@@ -180,7 +181,7 @@ impl Engine {
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
             let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-            let looked = Looked::of(slice);
+            let looked = Looked::at(self, scope, slice).await?;
             let counter = self.tokens.counter(looked.context.model.as_deref());
             let tokens = context_tokens(&looked.context, &counter);
             if !is_called_for(&looked, &how, &counter) {

@@ -21,6 +21,8 @@ pub enum EngineError {
     Ambiguous { what: &'static str, given: String, first: String, second: String },
     #[error("there is no session {given}")]
     NoSuchSession { given: String },
+    #[error("there is no memory {given}")]
+    NoSuchMemory { given: String },
     #[error("there are no sessions yet")]
     NoSessions,
     #[error("{what} is not valid: {why}")]
@@ -61,6 +63,10 @@ pub enum EngineError {
     NoSummariser { key: &'static str },
     #[error("the summary could not be written: {source}")]
     Summariser { source: SummariserError },
+    #[error("session {source_session} cannot be grafted so: {why}")]
+    NothingToGraft { source_session: SessionId, why: String },
+    #[error("what was grafted from session {source_session} is withheld: you may not read it, or it is gone")]
+    Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
     #[error("the hook {hook} ({on}) refused this: {reason}")]
@@ -87,6 +93,7 @@ impl EngineError {
             EngineError::Store(error) => error.code(),
             EngineError::Ambiguous { .. } => "address.ambiguous",
             EngineError::NoSuchSession { .. } | EngineError::NoSessions => "session.not_found",
+            EngineError::NoSuchMemory { .. } => "memory.not_found",
             EngineError::Invalid { .. } | EngineError::Id(_) => "input.invalid",
             EngineError::NoWorld => "model.none",
             EngineError::TurnRunning { .. } => "turn.running",
@@ -105,6 +112,8 @@ impl EngineError {
             EngineError::Option(_) => "input.option",
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
+            EngineError::NothingToGraft { .. } => "graft.not_found",
+            EngineError::Withheld { .. } => "graft.withheld",
             EngineError::NotCompacted { .. } => "session.not_compacted",
             EngineError::HookRefused { .. } => "hook.refused",
             EngineError::HookDepth { .. } => "hook.depth",

@@ -3,9 +3,10 @@
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
-//! [`pressure`] says when; [`hook`] asks and tells whoever wants to have a say; [`skill`] has what a session knows how to do;
-//! [`trigger`] begins turns when something else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes;
-//! [`doctor`] checks that a store keeps its promises.
+//! [`pressure`] says when; [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when something
+//! else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its
+//! promises.
 
 pub mod address;
 pub mod compact;
@@ -14,11 +15,13 @@ mod error;
 pub mod export;
 pub mod flow;
 pub mod follow;
+pub mod graft;
 pub mod hook;
 pub mod import;
 mod inbox;
 mod lease;
 pub mod live;
+pub mod memory;
 pub mod migrate;
 pub mod pressure;
 pub mod read;
@@ -64,6 +67,8 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    care: memory::MemoryCare,
+    grafted: Arc<graft::GraftBook>,
     /// None where nobody installed one: then nothing is ever asked or told.
     hooks: Option<Arc<hook::Hooks>>,
     skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
@@ -82,6 +87,8 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            care: memory::MemoryCare::default(),
+            grafted: Arc::default(),
             hooks: None,
             skills: None,
             depth: 0,
@@ -110,6 +117,12 @@ impl Engine {
     /// The same engine, writing the ids of the traces that are exported into the log; without, each turn draws its own.
     pub fn with_trace_ids(mut self, trace_ids: TraceIds) -> Self {
         self.trace_ids = Some(trace_ids);
+        self
+    }
+
+    /// The same engine, with a model to put memories into words, or an embedder to find them by.
+    pub fn with_memory_care(mut self, care: memory::MemoryCare) -> Self {
+        self.care = care;
         self
     }
 

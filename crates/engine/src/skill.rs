@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use sapwood_core::entry::{Body, SkillsChanged};
 use sapwood_core::port::skill::{SKILLS_ACTIVE_MAX, SkillCard, SkillError, SkillListing, Skills};
-use sapwood_core::port::store::Appended;
-use sapwood_core::{Scope, SessionId};
+use sapwood_core::port::store::{Appended, StoreError};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Right, Scope, SessionId};
 
 use crate::{Engine, Result};
 
@@ -70,9 +71,11 @@ impl Engine {
         change: impl Fn(Vec<String>) -> Vec<String>,
     ) -> Result<Appended> {
         let listing = self.list_skills().await;
-        self.decide(scope, session, |engine, _| {
+        self.decide(scope, session, |engine, looked| {
             let (change, listing) = (&change, &listing);
             async move {
+                // Asked for here, because what changes nothing is not asked for by the store.
+                check_may_write(scope, &looked)?;
                 let before = engine.settings(scope, session).await?.skills;
                 let active = checked(change(before.clone()), &before, listing)?;
                 let same = active == before;
@@ -96,6 +99,17 @@ impl Engine {
             card
         });
         found.collect()
+    }
+}
+
+fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
+    match scope.role_in(&looked.owner, &looked.members) {
+        Some(role) if role.allows(Right::Write) => Ok(()),
+        _ => Err(StoreError::Denied {
+            session: looked.id.clone(),
+            principal: scope.principal.clone(),
+            needed: Right::Write,
+        }),
     }
 }
 

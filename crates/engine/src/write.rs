@@ -13,7 +13,7 @@ use sapwood_core::port::store::{
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Role;
 use sapwood_core::trim::plan_trim;
-use sapwood_core::{EntryId, Principal, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
 
 use serde_json::json;
 
@@ -253,11 +253,16 @@ impl Engine {
 
     /// Ends a session for now; a new message opens it again.
     pub async fn close(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.check_right(scope, session, Right::Write).await?;
+        self.learn_at_end(&scope.tenant, session).await;
         self.change_state(scope, session, SessionState::Closed, AuditAction::Close).await
     }
 
     /// Makes a session read-only.
     pub async fn archive(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.check_right(scope, session, Right::Own).await?;
+        // Before: an archived session takes no more entries, and so no mark.
+        self.learn_at_end(&scope.tenant, session).await;
         self.change_state(scope, session, SessionState::Archived, AuditAction::Archive).await
     }
 
@@ -292,6 +297,7 @@ impl Engine {
     /// Really deletes a session.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
+        self.grafted.forget(&scope.tenant, session);
         self.tail.wake(&scope.tenant, session);
         self.fire(HookName::SessionEnd, scope, session, None, || json!({"how": "erased"})).await;
         Ok(())

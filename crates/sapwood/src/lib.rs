@@ -66,14 +66,17 @@ use std::sync::Arc;
 pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::agent::{Agent, Narrowing};
-pub use sapwood_core::entry::ApprovalAnswer;
+pub use sapwood_core::entry::{ApprovalAnswer, GraftWhat};
 pub use sapwood_core::port::hook::{HookAction, HookAnswer, HookEvent, HookName, Verdict};
+pub use sapwood_core::port::memory::{Belongs, Memory, MemoryFilter, MemoryKind, Whose};
 pub use sapwood_core::project::context::Context;
-pub use sapwood_core::{Body, EntryId, Part, Principal, Scope, Seq, SessionId, TenantId};
+pub use sapwood_core::{Body, EntryId, MemoryId, Part, Principal, Scope, Seq, SessionId, TenantId};
 pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
+pub use sapwood_engine::graft::{GraftState, GraftView, Grafted};
 pub use sapwood_engine::hook::{Hooks, Installed, OnFailure};
+pub use sapwood_engine::memory::{Edit, Found, Kept, Learning, MemoryCare, Outcome, Recollection, Written};
 pub use sapwood_engine::read::{Ancestry, Snapshot};
 pub use sapwood_engine::turn::{
     IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
@@ -310,6 +313,54 @@ impl Sapwood {
 
     pub async fn archive(&self, session: &SessionId) -> Result<()> {
         self.engine.archive(&self.scope, session).await
+    }
+
+    /// Remembers a fact for later sessions of this user. What is known already is strengthened, what it contradicts is
+    /// superseded.
+    pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<Kept> {
+        let written = Written { text: text.into(), kind, belongs: None };
+        self.engine.remember(&self.scope, written).await
+    }
+
+    /// This user's memories and the tenant's, the newest first.
+    pub async fn memories(&self) -> Result<Vec<Memory>> {
+        let filter =
+            MemoryFilter { whose: Whose::For(self.scope.principal.clone()), ..MemoryFilter::default() };
+        Ok(self.engine.memories(&self.scope, &filter).await?.items)
+    }
+
+    /// The memories that answer a question in whatever words, the best first.
+    pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<Found>> {
+        let whose = Whose::For(self.scope.principal.clone());
+        Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
+    }
+
+    pub async fn edit_memory(&self, memory: MemoryId, edit: Edit) -> Result<Memory> {
+        self.engine.edit_memory(&self.scope, memory, edit).await
+    }
+
+    /// Really deletes a memory and what it stood in for; says how many.
+    pub async fn forget(&self, memory: MemoryId) -> Result<usize> {
+        self.engine.forget(&self.scope, memory).await
+    }
+
+    /// Learns from what is new in a session, as closing and archiving it do.
+    pub async fn learn(&self, session: &SessionId) -> Result<Learning> {
+        self.engine.learn(&self.scope, session).await
+    }
+
+    /// Brings an artifact, a digest or some rounds of another session in, by reference.
+    pub async fn graft(&self, session: &SessionId, source: &SessionId, what: GraftWhat) -> Result<GraftView> {
+        self.engine.graft(&self.scope, session, source, what).await
+    }
+
+    pub async fn grafts(&self, session: &SessionId) -> Result<Vec<GraftView>> {
+        self.engine.grafts(&self.scope, session).await
+    }
+
+    /// What a graft refers to; an error if that is withheld.
+    pub async fn read_graft(&self, session: &SessionId, seq: Seq) -> Result<Arc<Grafted>> {
+        Ok(self.engine.read_graft(&self.scope, session, seq).await?.1)
     }
 
     pub async fn context(&self, session: &SessionId) -> Result<Context> {

@@ -4,7 +4,10 @@
 mod all {
     mod compact;
     mod faulty;
+    mod graft;
     mod hooks;
+    mod memory;
+    mod memory_crossing;
     mod parallel;
     mod simulate;
     mod skills;

@@ -20,6 +20,7 @@ use crate::state::State;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Everything below this needs a caller.
 const API: &str = "/v1";
+const LOGIN: &str = "/v1/login";
 const TRIGGERS: &str = "/v1/triggers/";
 
 pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
@@ -40,14 +41,15 @@ pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -
 }
 
 async fn answer(state: &State, mut request: Request, next: Next) -> Result<Response> {
-    if request.uri().path().starts_with(API) {
-        if !is_signed(&request) {
-            let caller = state.door.admit(request.method(), request.headers()).await?;
-            if !caller.is_local() {
-                check_rate(state, &caller.scope)?;
-            }
-            request.extensions_mut().insert(caller);
+    if request.uri().path().starts_with(API) && !is_signed(&request) {
+        // Whoever may only read may sign in and out all the same: it changes nothing here.
+        let is_login = request.uri().path() == LOGIN;
+        let method = if is_login { &Method::GET } else { request.method() };
+        let caller = state.door.admit(method, request.headers()).await?;
+        if !caller.is_local() {
+            check_rate(state, &caller.scope)?;
         }
+        request.extensions_mut().insert(caller);
     }
     let limit = state.settings.request_time_max;
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();

@@ -5,6 +5,7 @@
 //! long, and what if it panics); [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
 //! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
 
+mod cookie;
 pub mod door;
 mod extract;
 mod guard;

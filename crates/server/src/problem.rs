@@ -67,9 +67,8 @@ impl Problem {
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
-        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" | "hook.refused" => {
-            StatusCode::FORBIDDEN
-        }
+        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" | "graft.withheld"
+        | "hook.refused" => StatusCode::FORBIDDEN,
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,

@@ -82,6 +82,8 @@ enum Axis {
     Postgres,
     /// Reads and durable injects over HTTP, from another process
     Http,
+    /// Facts of fifty sessions, asked for in other words, and what crosses to others
+    Memories,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -100,6 +102,7 @@ const ALL: &[Axis] = &[
     Axis::Stream,
     Axis::Postgres,
     Axis::Http,
+    Axis::Memories,
 ];
 
 /// How much of everything.
@@ -184,5 +187,6 @@ async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyh
         Axis::Stream => axis::stream::run(stage).await,
         Axis::Postgres => axis::postgres::run(stage, postgres).await,
         Axis::Http => axis::http::run(stage).await,
+        Axis::Memories => axis::memories::run(stage).await,
     }
 }

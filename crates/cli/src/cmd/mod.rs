@@ -19,6 +19,7 @@ pub mod export;
 pub mod feed;
 pub mod flow;
 pub mod fork;
+pub mod graft;
 pub mod hook;
 pub mod import;
 pub mod info;
@@ -27,6 +28,7 @@ pub mod keychain;
 pub mod ledger;
 pub mod lifecycle;
 pub mod ls;
+pub mod memory;
 pub mod migrate;
 pub mod names;
 pub mod new;
@@ -112,6 +114,8 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Members(args) => share::members(app, args).await,
         Command::Share(args) => share::run(app, args).await,
         Command::Audit(args) => audit::run(app, args).await,
+        Command::Memory(args) => Box::pin(memory::run(app, args)).await,
+        Command::Graft(args) => Box::pin(graft::run(app, args)).await,
         Command::Key(args) => apikey::run(app, args).await,
         Command::Tenant(args) => apikey::tenant(app, args).await,
         Command::Serve(args) => Box::pin(serve::run(app, args)).await,

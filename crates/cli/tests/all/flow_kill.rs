@@ -63,7 +63,9 @@ fn events(world: &World, session: &str) -> Vec<Value> {
 fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
     let began = Instant::now();
     while !events(world, session).iter().any(&is_it) {
-        assert!(began.elapsed() < Duration::from_secs(90), "the moment did not come");
+        if began.elapsed() > Duration::from_secs(90) {
+            panic!("the moment did not come: {}", world.run(&["flow", "show", "r", "--json"]).out());
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -108,7 +110,8 @@ fn check_whole(world: &World) {
         let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
         assert_eq!(handed, 1, "{role}: {log:?}");
     }
-    assert!(lines_added(world) == 1, "the program ran {} times", lines_added(world));
+    // One that was about to run when the process died may never have run: what may have run is not run again.
+    assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
     world.ok(&["doctor"]);
 }
 

@@ -19,6 +19,7 @@ mod hooks;
 mod inject;
 mod interop;
 mod members;
+mod memory;
 mod migrate;
 mod openai;
 mod sdk;

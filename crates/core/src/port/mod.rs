@@ -1,6 +1,7 @@
 //! Every seam to the world, in one folder. Core says what it needs; stores, effects and the engine provide it.
 
 pub mod clock;
+pub mod embedder;
 pub mod hook;
 pub mod keys;
 pub mod memory;

@@ -19,6 +19,8 @@ use crate::tool::process::find_program;
 const STDERR_BYTES_MAX: usize = 4 << 10;
 /// Variables of ours that a program gets: what it needs to find others, and a home.
 const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
+/// Shorter values cannot be told from text.
+const SECRET_BYTES_MIN: usize = 8;
 /// Says how deep the program is in hooks, so that a `sapwood` it starts knows.
 pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";
 
@@ -40,6 +42,12 @@ impl CommandHook {
             return Err(HookError::Failed { why: "the command is empty".to_owned() });
         }
         Ok(Self { words, directory: directory.into(), env })
+    }
+
+    /// What a program says when it fails goes into the log; what it was given in its environment does not.
+    fn without_secrets(&self, text: &str) -> String {
+        let values = self.env.values().map(Secret::expose).filter(|value| value.len() >= SECRET_BYTES_MIN);
+        values.fold(text.to_owned(), |text, value| text.replace(value, "[secret]"))
     }
 
     fn spawn(&self, depth: u8) -> Result<Child, HookError> {
@@ -88,7 +96,7 @@ impl Hook for CommandHook {
         );
         let status = status.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
-            let said = String::from_utf8_lossy(&stderr);
+            let said = self.without_secrets(&String::from_utf8_lossy(&stderr));
             return Err(failed(format!("the program ended with {status}: {}", said.trim())));
         }
         HookAnswer::read(&stdout)

@@ -81,6 +81,14 @@ async fn a_program_gets_a_clean_environment_and_knows_how_deep_it_is() {
 }
 
 #[tokio::test]
+async fn what_a_failing_program_says_has_no_secret_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = shell("echo \"my key is $TOKEN\" >&2; exit 1", dir.path(), &[("TOKEN", "t0ken-canary-1234")]);
+    let error = hook.call(&event()).await.unwrap_err().to_string();
+    assert!(error.contains("my key is [secret]") && !error.contains("canary"), "{error}");
+}
+
+#[tokio::test]
 async fn a_program_whose_time_is_over_is_ended_with_all_it_started() {
     let dir = tempfile::tempdir().unwrap();
     let hook = shell("(sleep 1; touch late) & sleep 600", dir.path(), &[]);

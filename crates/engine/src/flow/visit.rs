@@ -186,7 +186,7 @@ impl Visitor {
     /// Writes the settings of the role once per run and session: the key answers a second time with the first.
     async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
         let (agent, prompt) = self.role_agent(node)?;
-        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default());
+        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
                 changed.system = Some(prompt.clone());

@@ -111,37 +111,47 @@ impl Engine {
             if !installed.listens_to(&event) {
                 continue;
             }
-            let answer = match ask(installed, &event).await {
-                Ok(answer) => answer,
-                Err(error) => {
-                    self.note_failure(at, name, installed, &error).await;
-                    match installed.on_failure {
-                        OnFailure::Ignore => continue,
-                        OnFailure::Refuse if !name.asks() => continue,
-                        OnFailure::Refuse => return Err(refused(installed, name, &error.to_string())),
-                    }
-                }
-            };
+            let Some(answer) = self.hear(at, installed, &event).await? else { continue };
             self.act_later(&event, installed, answer.actions);
+            self.note_verdict(at, installed, &answer.verdict).await;
             match answer.verdict {
                 Verdict::GoOn => {}
-                Verdict::Refuse { reason } => {
-                    let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
-                    self.note(at, installed, name, HookResult::Refused, Some(reason.clone()), None).await;
-                    return Err(refused(installed, name, &reason));
-                }
+                Verdict::Refuse { reason } => return Err(refused(installed, &reason)),
                 Verdict::Supply { data } => {
-                    self.note(at, installed, name, HookResult::Supplied, None, Some(data.clone())).await;
                     return Ok(Said::Supplied { by: installed.name.clone(), data });
                 }
                 Verdict::Change { data } => {
-                    self.note(at, installed, name, HookResult::Changed, None, Some(data.clone())).await;
                     put_into(&mut event.data, data);
                     said = Said::Changed(event.data.clone());
                 }
             }
         }
         Ok(said)
+    }
+
+    /// What one hook says; nothing if it failed and that is ignored.
+    async fn hear(&self, at: At<'_>, installed: &Installed, event: &HookEvent) -> Result<Option<HookAnswer>> {
+        let error = match ask(installed, event).await {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error.to_string(),
+        };
+        let (name, on) = (&installed.name, installed.on);
+        tracing::warn!(session = %at.session, hook = %name, %on, %error, "a hook failed");
+        self.note(at, installed, HookResult::Failed, Some(error.clone()), None).await;
+        match installed.on_failure {
+            OnFailure::Refuse if on.asks() => Err(refused(installed, &error)),
+            OnFailure::Refuse | OnFailure::Ignore => Ok(None),
+        }
+    }
+
+    async fn note_verdict(&self, at: At<'_>, installed: &Installed, verdict: &Verdict) {
+        let (result, why, data) = match verdict {
+            Verdict::GoOn => return,
+            Verdict::Refuse { reason } => (HookResult::Refused, Some(shortened(reason)), None),
+            Verdict::Change { data } => (HookResult::Changed, None, Some(data.clone())),
+            Verdict::Supply { data } => (HookResult::Supplied, None, Some(data.clone())),
+        };
+        self.note(at, installed, result, why, data).await;
     }
 
     fn event(&self, hook: HookName, at: At<'_>, data: Value) -> HookEvent {
@@ -158,22 +168,16 @@ impl Engine {
         }
     }
 
-    async fn note_failure(&self, at: At<'_>, hook: HookName, installed: &Installed, error: &HookError) {
-        tracing::warn!(session = %at.session, hook = %installed.name, on = %hook, %error, "a hook failed");
-        self.note(at, installed, hook, HookResult::Failed, Some(error.to_string()), None).await;
-    }
-
     /// What a hook did, for whoever follows the session. One that takes no entries has the program's own log.
     async fn note(
         &self,
         at: At<'_>,
         installed: &Installed,
-        hook: HookName,
         result: HookResult,
         why: Option<String>,
         data: Option<Value>,
     ) {
-        let note = HookNote { by: installed.name.clone(), hook, result, why, data };
+        let note = HookNote { by: installed.name.clone(), hook: installed.on, result, why, data };
         self.write_note(at, &note).await;
     }
 
@@ -196,8 +200,12 @@ async fn ask(installed: &Installed, event: &HookEvent) -> Result<HookAnswer, Hoo
     Ok(answer)
 }
 
-fn refused(installed: &Installed, on: HookName, reason: &str) -> EngineError {
-    EngineError::HookRefused { hook: installed.name.clone(), on, reason: reason.to_owned() }
+fn refused(installed: &Installed, reason: &str) -> EngineError {
+    EngineError::HookRefused { hook: installed.name.clone(), on: installed.on, reason: shortened(reason) }
+}
+
+fn shortened(reason: &str) -> String {
+    reason.chars().take(REASON_CHARS_MAX).collect()
 }
 
 /// The fields of a change, over those that were there: the next hook sees them, and so does whoever asked.

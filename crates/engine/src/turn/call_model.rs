@@ -8,7 +8,7 @@ use sapwood_core::agent::{ChainLink, OnExceed};
 use sapwood_core::entry::Stop;
 use sapwood_core::port::model::{ModelError, Piece, Reply, Request};
 use sapwood_core::port::store::Until;
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::retry::{Retry, decide_retry};
 use sapwood_core::turn::confidence::Filter;
 use sapwood_core::turn::{Answer, Input};
@@ -41,7 +41,7 @@ impl Stage {
         let slice =
             self.engine.store.read_path(&self.scope, &self.session, None, Until::ContextStart).await?;
         let leaf = slice.entries.last().map(|entry| entry.meta.id);
-        let context = build_context(slice, OpenTurn::Keep);
+        let context = self.engine.context_with_grafts(&self.scope, slice).await?;
         if let Some(over) = self.check_budget(&context).await? {
             return Ok(over);
         }

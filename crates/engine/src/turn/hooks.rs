@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use sapwood_core::content::{Json, ToolCall, joined_text};
 use sapwood_core::entry::{Body, Outcome, Stop, TurnEnded, Usage};
+use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::policy::{Decision, decide};
 use sapwood_core::port::hook::{HookName, event_text};
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
@@ -136,6 +137,10 @@ impl Stage {
     }
 
     fn runs_unasked(&self, tool: &str) -> bool {
+        if tool == HANDOFF_TOOL {
+            // What was called is what is handed over, and a person may have agreed to it.
+            return false;
+        }
         let spec = self.specs.iter().find(|spec| spec.name == tool);
         spec.is_some_and(|spec| decide(spec, self.agent.approvals, self.agent.fs_scope) == Decision::Run)
     }

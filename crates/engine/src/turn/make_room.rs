@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use sapwood_core::agent::Agent;
 use sapwood_core::entry::Trigger;
 use sapwood_core::pressure::{Moment, Pressure, Relief};
 use sapwood_core::project::context::Context;
@@ -15,6 +16,7 @@ use crate::compact::Writing;
 use crate::live::News;
 use crate::pressure::Situation;
 use crate::summarise::ModelSummariser;
+use crate::world::World;
 
 /// What an answer may take of the window, where nothing says.
 const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
@@ -91,14 +93,18 @@ impl Stage {
 
     /// The window less what the answer may take of it; none where the window is not known.
     fn budget_tokens(&self) -> Option<u64> {
-        let facts = self.world.model.facts(&self.chain.first()?.model);
-        let window = facts.window_tokens?;
-        let asked = self.agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
-        let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
-        Some(window - answer)
+        budget_tokens(&self.world, &self.agent, &self.chain.first()?.model)
     }
 
     fn schemas(&self) -> String {
         self.specs.iter().map(|spec| spec.input_schema.get()).collect()
     }
+}
+
+pub(super) fn budget_tokens(world: &World, agent: &Agent, model: &str) -> Option<u64> {
+    let facts = world.model.facts(model);
+    let window = facts.window_tokens?;
+    let asked = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
+    let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
+    Some(window - answer)
 }

@@ -152,7 +152,8 @@ impl Engine {
         let (title, id) = (open.title.clone(), open.agent.clone());
         let (session, created) = self.create(scope, open).await?;
         if created == Created::New {
-            let bodies = settings_of(&agent, cwd, options.variables);
+            let told = self.told(scope, &agent).await;
+            let bodies = settings_of(&agent, cwd, options.variables, told);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             self.append(scope, Append::new(session.clone(), now, drafts)).await?;

@@ -11,7 +11,7 @@ use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
-use sapwood_core::pressure::Thresholds;
+use sapwood_core::pressure::{Pressure, Thresholds};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::turn::{CallersTool, Terms};
@@ -19,8 +19,10 @@ use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::handoff::handoff_spec;
+use super::make_room::budget_tokens;
 use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::pressure::Situation;
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::world::World;
@@ -54,7 +56,7 @@ impl Engine {
         let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
-            specs.extend(own_specs(&agent.tools));
+            specs.extend(own_specs(&agent));
         }
         specs.extend((!skills.is_empty()).then(skill_spec));
         let post = self.post_for(scope, &session, &agent, post).await?;
@@ -131,6 +133,18 @@ impl Engine {
         Ok(ModelSummariser::new(world.model, model))
     }
 
+    /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
+    pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
+        let world = self.world()?;
+        let settings = self.settings(scope, session).await?;
+        let agent = agent_of(&settings)?;
+        let chain = chain_of(&settings, &agent, &world);
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
+        let thresholds = agent.pressure.unwrap_or(self.thresholds);
+        let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
+        self.pressure(scope, session, &situation).await
+    }
+
     /// Where the levels of pressure begin in a session.
     pub async fn thresholds_of(&self, scope: &Scope, session: &SessionId) -> Result<Thresholds> {
         Ok(self.agent_of(scope, session).await?.pressure.unwrap_or(self.thresholds))
@@ -165,10 +179,12 @@ pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,
+    told: Option<String>,
 ) -> Vec<Body> {
     let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(told).collect();
     let changed = ContextChanged {
-        system: agent.system_prompt.clone(),
+        system: (!system.is_empty()).then(|| system.join("\n\n")),
         cwd,
         variables: (!variables.is_empty()).then_some(variables),
         agent: frozen,

@@ -218,11 +218,13 @@ async fn a_low_confidence_that_is_asked_about_is_told_once() {
 }
 
 #[tokio::test]
-async fn memory_has_its_call_too() {
+async fn what_is_learned_when_a_session_is_closed_is_told() {
     let scene = scene(Vec::new()).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
-    engine.fire(HookName::OnMemory, scope, &scene.session, None, || json!({"kind": "fact"})).await;
-    assert_eq!(scene.heard.data_of(HookName::OnMemory), json!({"kind": "fact"}));
+    scene.sapwood.inject(&scene.session, vec![sapwood::user_text("I prefer tea.")]).await.unwrap();
+    scene.sapwood.close(&scene.session).await.unwrap();
+    let told = scene.heard.data_of(HookName::OnMemory);
+    assert_eq!((&told["kind"], &told["text"]), (&json!("preference"), &json!("I prefer tea")));
+    assert_eq!(told["outcome"], "learned");
 }
 
 #[tokio::test]

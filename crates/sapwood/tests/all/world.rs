@@ -50,6 +50,10 @@ impl Actor {
         Arc::new(Self { plays: Mutex::new(plays.into()), ..Self::default() })
     }
 
+    pub fn play(&self, plays: Vec<Play>) {
+        self.plays.lock().unwrap().extend(plays);
+    }
+
     pub fn costs(self: Arc<Self>, price: u64) -> Arc<Self> {
         let price = Price { input: price, output: price, ..Price::default() };
         self.facts.lock().unwrap().price = Some(price);

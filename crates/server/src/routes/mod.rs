@@ -3,10 +3,15 @@
 mod about;
 mod agents;
 mod artifacts;
+mod console;
 mod entries;
 mod export;
 mod flows;
+mod grafts;
+mod import;
+mod login;
 mod members;
+mod memory;
 mod openai;
 mod projections;
 mod search;
@@ -55,7 +60,11 @@ fn all() -> OpenApiRouter<State> {
         .merge(export::routes())
         .merge(members::routes())
         .merge(search::routes())
+        .merge(memory::routes())
+        .merge(grafts::routes())
         .merge(agents::routes())
+        .merge(import::routes())
+        .merge(login::routes())
         .merge(skills::routes())
         .merge(triggers::routes())
         .merge(openai::routes())
@@ -65,6 +74,7 @@ fn all() -> OpenApiRouter<State> {
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router
+        .merge(console::routes())
         .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
         .layer(from_fn_with_state(state.clone(), guard))

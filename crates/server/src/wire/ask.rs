@@ -42,6 +42,10 @@ pub struct SessionPatch {
     pub title: Option<String>,
     /// `active`, `closed` or `archived`.
     pub state: Option<String>,
+    /// The model that answers from here on: `PROVIDER/NAME`.
+    pub model: Option<String>,
+    /// How much it thinks from here on: `off`, `low`, `medium`, `high`.
+    pub thinking: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -50,12 +54,19 @@ pub struct SessionPatch {
 pub struct ListSessions {
     /// `created`, `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// Words that occur in the session: the newest sessions a search finds.
+    /// Words that occur in the session, or in its title: the newest sessions a search finds.
     pub q: Option<String>,
     pub cwd: Option<String>,
+    pub agent: Option<String>,
+    /// A user's name, or `agent:NAME`.
+    pub owner: Option<String>,
+    /// Changed at this time or later, in milliseconds.
+    pub since: Option<i64>,
+    /// Changed before this time.
+    pub until: Option<i64>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// What the page before had as `next`.
+    /// What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`.
     pub cursor: Option<String>,
 }
 
@@ -109,6 +120,19 @@ pub struct SearchParams {
 pub struct ContextAt {
     /// As of this entry: a seq, an id, a unique prefix or a label. The leaf if none.
     pub at: Option<String>,
+    /// Count each message with the model's own tokenizer.
+    pub count: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ImportFile {
+    /// What the file is called: formats without ids of their own are known by it.
+    pub name: Option<String>,
+    /// Its format; told by its content if none.
+    pub from: Option<String>,
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]

@@ -4,8 +4,10 @@
 mod answer;
 mod around;
 mod ask;
+mod memory;
 pub mod openai;
 
 pub use answer::*;
 pub use around::*;
 pub use ask::*;
+pub use memory::*;

@@ -170,6 +170,10 @@ impl House {
 /// Every answer is one the document knows: its status, its type, its shape.
 fn check_documented(method: &str, path: &str, answer: &Answer) {
     let path = path.split('?').next().unwrap();
+    // The console's files are no part of the API.
+    if path == "/" || path.starts_with("/assets/") {
+        return;
+    }
     let Some((template, item)) = find_path(path) else {
         assert_eq!(
             answer.code(),

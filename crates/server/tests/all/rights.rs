@@ -71,6 +71,23 @@ fn table() -> Vec<Row> {
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
         ("read_audit", Key, none.clone(), 200),
+        ("list_memories", Key, none.clone(), 200),
+        ("add_memory", Key, json!({ "text": "The office is in Bern" }), 201),
+        ("get_memory", Key, none.clone(), 200),
+        ("edit_memory", Key, json!({ "kind": "fact" }), 200),
+        ("forget_memory", Key, none.clone(), 204),
+        ("learn_session", Own, none.clone(), 200),
+        ("list_grafts", Read, none.clone(), 200),
+        ("make_graft", Write, json!({ "source": "graft-source" }), 201),
+        ("get_graft", Read, none.clone(), 200),
+        ("get_digest", Read, none.clone(), 200),
+        ("get_pressure", Read, none.clone(), 200),
+        ("get_timeline", Read, none.clone(), 200),
+        ("download_blob", Read, none.clone(), 200),
+        ("import_file", Key, json!([]), 200),
+        ("get_me", Key, none.clone(), 200),
+        ("sign_in", Key, none.clone(), 200),
+        ("sign_out", Key, none.clone(), 204),
         ("list_agents", Key, none.clone(), 200),
         ("get_agent", Key, none.clone(), 200),
         ("list_skills", Key, none.clone(), 200),
@@ -139,13 +156,17 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             let done = house.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
             assert!(!done.json()["entry"].is_null(), "{:?}", done.json());
         }
-        "download_artifact" | "download_input" => {
-            let noun = if route.row.0 == "download_artifact" { "artifacts" } else { "inputs" };
+        "download_artifact" | "download_input" | "download_blob" => {
+            let noun = if route.row.0 == "download_input" { "inputs" } else { "artifacts" };
             let path = format!("{base}/{noun}?name=notes.txt");
             let headers = [("content-type", "text/plain")];
             let ask =
                 Ask { method: "POST", path: &path, key: Some("ana"), headers: &headers, body: b"notes" };
-            assert_eq!(house.ask(ask).await.status, 201);
+            let put = house.ask(ask).await;
+            assert_eq!(put.status, 201);
+            if route.row.0 == "download_blob" {
+                names.0 = put.json()["content"]["blob"].as_str().unwrap().to_owned();
+            }
         }
         "get_turn" | "cancel_turn" | "steer_turn" => {
             let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
@@ -160,6 +181,17 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
         "get_item" | "delete_item" => {
             let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
             names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
+        }
+        "make_graft" | "get_graft" => {
+            if house.get("ana", "/v1/sessions/graft-source").await.status == 404 {
+                house.shared_session("graft-source").await;
+                let answer = json!({ "role": "assistant", "content": "yes" });
+                let said = house.post("ana", "/v1/sessions/graft-source/entries", &answer).await;
+                assert_eq!(said.status, 201);
+            }
+            let made =
+                house.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
+            names.0 = made.json()["seq"].to_string();
         }
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
@@ -209,7 +241,9 @@ impl Route {
         let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
+        let path = path.replace("{blob}", turn);
         let path = path.replace("{run}", &format!("flow-{session}"));
+        let path = path.replace("{graft}", turn).replace("{memory}", "0197a000-0000-7000-8000-000000000000");
         match self.row.0 {
             "search_sessions" => path + "?q=one",
             "upload_artifact" | "upload_input" => path + "?name=notes.txt",
@@ -306,7 +340,9 @@ async fn each_role_may_what_it_may_and_nothing_else() {
 async fn a_key_that_only_reads_changes_nothing_also_its_owners() {
     let house = House::open().await;
     house.shared_session("s").await;
-    for route in routes().into_iter().filter(|route| route.method != "GET") {
+    // Signing in and out changes nothing but what a browser keeps.
+    let changes = |route: &Route| route.method != "GET" && !route.template.ends_with("/login");
+    for route in routes().into_iter().filter(changes) {
         let answer = route.call(&house, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
         check(&route, "a key that reads", &answer, 403, "key.scope");
     }

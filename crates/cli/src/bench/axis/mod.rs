@@ -9,6 +9,7 @@ pub mod full;
 pub mod http;
 pub mod import;
 pub mod list;
+pub mod memories;
 pub mod memory;
 pub mod postgres;
 pub mod search;
