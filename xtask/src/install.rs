@@ -1,11 +1,14 @@
-//! Programs the tests need that a fresh machine may not have.
+//! Programs that are needed and that a fresh machine may not have.
 
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 /// A program, and the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
+pub type Program = (&'static str, &'static str);
+
+pub const FOR_CONSOLE: &[Program] = &[("node", "nodejs"), ("npm", "npm")];
+pub const FOR_TESTS: &[Program] = &[
     ("strace", "strace"),
     ("sqlite3", "sqlite3"),
     ("perl", "perl"),
@@ -14,19 +17,29 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("npm", "npm"),
     ("tmux", "tmux"),
     ("git", "git"),
+    ("chromium", "chromium"),
     ("dbus-run-session", "dbus-daemon"),
     ("gnome-keyring-daemon", "gnome-keyring"),
+    ("python3", "python3"),
+];
+
+/// What is no program: a command that succeeds where it is there, and its package.
+pub const PROBES: &[Program] = &[
+    ("python3 -c 'import ensurepip, venv'", "python3-venv"),
+    // Debian keeps the server's programs out of the way, one directory per version.
+    ("ls /usr/lib/postgresql/*/bin/initdb || command -v initdb", "postgresql"),
 ];
 
 /// Installs what is missing, where there is apt-get; says what is missing elsewhere.
-pub fn system_packages() -> Result<()> {
-    let missing: Vec<&str> =
-        PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
+    let programs = programs.iter().filter(|(program, _)| !is_there(program));
+    let others = probes.iter().filter(|(probe, _)| !succeeds(probe));
+    let missing: Vec<&str> = programs.chain(others).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !is_there("apt-get") {
-        bail!("the tests need {}: install them with your package manager and try again", missing.join(", "));
+        bail!("this needs {}: install them with your package manager and try again", missing.join(", "));
     }
     eprintln!("$ apt-get install {}", missing.join(" "));
     run(&["apt-get", "update", "-q"])?;
@@ -36,10 +49,11 @@ pub fn system_packages() -> Result<()> {
 }
 
 fn is_there(program: &str) -> bool {
-    Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output()
-        .is_ok_and(|found| found.status.success())
+    succeeds(&format!("command -v {program}"))
+}
+
+fn succeeds(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).output().is_ok_and(|ran| ran.status.success())
 }
 
 /// As root if we are, with sudo if not.

@@ -1,7 +1,9 @@
 //! The project's own checks. `cargo xtask test` is what the README and CI run: it installs what the tests need, then runs
-//! formatting, clippy, the tidy checks and every test. `cargo xtask tidy` runs the tidy checks alone.
+//! formatting, clippy, the tidy checks and every test, those in the browser included. `cargo xtask tidy` runs the tidy
+//! checks alone; `cargo xtask console` builds the console, which the next `cargo build` puts into the binary.
 
 mod arrows;
+mod console;
 mod install;
 mod text;
 
@@ -19,14 +21,17 @@ fn main() -> Result<()> {
     match task.as_str() {
         "test" => test(&root),
         "tidy" => tidy(&root),
-        _ => bail!("usage: cargo xtask test | tidy"),
+        "console" => console::build(&root),
+        _ => bail!("usage: cargo xtask test | tidy | console"),
     }
 }
 
 fn test(root: &Path) -> Result<()> {
-    install::system_packages()?;
+    install::system_packages(install::FOR_TESTS, install::PROBES)?;
     cargo(root, &["fmt", "--all", "--check"])?;
     tidy(root)?;
+    console::build(root)?;
+    console::check(root)?;
     let clippy = [
         "clippy",
         "--workspace",
@@ -39,7 +44,8 @@ fn test(root: &Path) -> Result<()> {
         "warnings",
     ];
     cargo(root, &clippy)?;
-    cargo(root, &["test", "--workspace", "--features", FEATURES, "--locked"])
+    cargo(root, &["test", "--workspace", "--features", FEATURES, "--locked"])?;
+    console::walk(root)
 }
 
 fn tidy(root: &Path) -> Result<()> {

@@ -15,9 +15,10 @@ const LEFT_OPEN: &[&str] =
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask"] {
-        collect(&root.join(folder), &mut files)?;
+        collect(&root.join(folder), &["rs"], &mut files)?;
     }
     let mut faults = Vec::new();
+    check_console(root, &mut faults)?;
     for file in &files {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
@@ -27,10 +28,26 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
+/// The console's own files keep to the same; what is generated has its own length.
+fn check_console(root: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let mut files = Vec::new();
+    collect(&root.join("web/src"), &["ts", "tsx"], &mut files)?;
+    for file in files.iter().filter(|file| !file.ends_with("api.gen.ts")) {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        check_text(&name, &text, "// ", faults);
+    }
+    Ok(())
+}
+
 fn check_file(name: &str, text: &str, faults: &mut Vec<String>) {
+    check_text(name, text, "//!", faults);
+}
+
+fn check_text(name: &str, text: &str, beginning: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
-    if !text.starts_with("//!") {
-        faults.push(format!("{name} does not begin with `//!` and its purpose"));
+    if !text.starts_with(beginning) {
+        faults.push(format!("{name} does not begin with `{beginning}` and its purpose"));
     }
     if lines > FILE_LINES_MAX {
         faults.push(format!("{name} has {lines} lines, over {FILE_LINES_MAX}: which two nouns live in it?"));
@@ -71,12 +88,12 @@ fn has_page(folder: &Path, code: &str) -> bool {
     folder.join(format!("{code}.md")).is_file() || family_page.contains(&format!("`{code}`"))
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(folder: &Path, endings: &[&str], files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target" && name != "node_modules") {
-            collect(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, endings, files)?;
+        } else if path.extension().is_some_and(|found| endings.iter().any(|ending| found == *ending)) {
             files.push(path);
         }
     }

@@ -27,7 +27,7 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The store: sqlite:FILE, jsonl:DIR or memory:
+    /// The store: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
     #[arg(long, global = true, value_name = "URL", env = "SAPWOOD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Everywhere")]
     pub store: Option<String>,
@@ -89,18 +89,25 @@ pub enum Command {
     Ancestry(cmd::fork::AncestryArgs),
     Usage(cmd::usage::UsageArgs),
     Feed(cmd::feed::FeedArgs),
+    Flow(cmd::flow::FlowArgs),
     Ledger(cmd::ledger::LedgerArgs),
     Archives(cmd::archives::ArchivesArgs),
     Members(cmd::share::MembersArgs),
     Share(cmd::share::ShareArgs),
     Audit(cmd::audit::AuditArgs),
+    Memory(cmd::memory::MemoryArgs),
+    Graft(cmd::graft::GraftArgs),
     Key(cmd::apikey::KeyArgs),
     Tenant(cmd::apikey::TenantArgs),
     Export(cmd::export::ExportArgs),
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Migrate(cmd::migrate::MigrateArgs),
     Bench(crate::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
+    Hook(cmd::hook::HookArgs),
+    Skill(cmd::skill::SkillArgs),
+    Trigger(cmd::trigger::TriggerArgs),
     Keychain(cmd::keychain::KeychainArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),

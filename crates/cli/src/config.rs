@@ -9,6 +9,8 @@ use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
+use crate::hooks::HookSettings;
+use crate::triggers::TriggerSettings;
 
 const FILE_NAME: &str = "sapwood.toml";
 /// Largest file that is read.
@@ -42,6 +44,14 @@ pub struct Config {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Only in the user's own file, see [`load`].
     pub server: Option<ServerSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub memory: Option<MemorySettings>,
+    /// Directories of skills, besides the project's own and those in Sapwood's home.
+    pub skills: Vec<PathBuf>,
+    /// Only in the user's own file, see [`load`].
+    pub hooks: Vec<HookSettings>,
+    /// Only in the user's own file, see [`load`].
+    pub triggers: Vec<TriggerSettings>,
     /// Where the project's file was found.
     #[serde(skip)]
     pub project: Option<PathBuf>,
@@ -61,6 +71,20 @@ pub struct ServerSettings {
     pub oidc: Option<OidcSettings>,
 }
 
+/// What is learned from sessions, and with what.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemorySettings {
+    /// The model that puts memories into words; rules if none.
+    pub model: Option<String>,
+    /// The embedding model that finds them, `PROVIDER/NAME`; words if none.
+    pub embedding: Option<String>,
+    /// Whether closing and archiving a session learns from it.
+    pub learn: Option<bool>,
+    /// After how many minutes without use `serve` learns from a session; never if zero.
+    pub idle_minutes: Option<u32>,
+}
+
 /// Whose tokens are taken, and as whom.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -75,8 +99,8 @@ pub struct OidcSettings {
 }
 
 /// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys are sent or who may come in, so it says nothing about providers and the
-/// server.
+/// wrote must not decide where a person's keys and words are sent, who may come in, or what runs without being asked: it
+/// says nothing about providers, memory, the server, hooks and triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -85,8 +109,12 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    if !project.providers.is_empty() || project.server.is_some() {
-        let why = format!("providers and server can only be set in {}, your own file", user_file.display());
+    let acts = !project.hooks.is_empty() || !project.triggers.is_empty();
+    let sends = !project.providers.is_empty() || project.memory.is_some();
+    if sends || project.server.is_some() || acts {
+        let own = user_file.display();
+        let why =
+            format!("providers, memory, server, hooks and triggers can only be set in {own}, your own file");
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -129,6 +157,10 @@ impl Config {
             pressure: self.pressure.or(other.pressure),
             providers: other.providers,
             server: other.server,
+            memory: other.memory,
+            skills: [self.skills, other.skills].concat(),
+            hooks: other.hooks,
+            triggers: other.triggers,
             project: self.project,
             agent_is_the_projects: self.agent_is_the_projects,
         }
@@ -137,6 +169,16 @@ impl Config {
     /// A path in a file means the same wherever the command is started.
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
+        self.skills.iter_mut().for_each(|path| *path = dir.join(&*path));
+        for trigger in &mut self.triggers {
+            trigger.cwd = trigger.cwd.take().map(|path| dir.join(path));
+            if let Some(watch) = &mut trigger.watch {
+                watch.directory = dir.join(std::mem::take(&mut watch.directory));
+            }
+        }
+        for hook in &mut self.hooks {
+            hook.directory = dir.join(std::mem::take(&mut hook.directory));
+        }
         if let Some(oidc) = self.server.as_mut().and_then(|server| server.oidc.as_mut()) {
             oidc.jwks_file = oidc.jwks_file.take().map(|path| dir.join(path));
         }

@@ -42,8 +42,13 @@ impl Exit {
             | "blob.not_found"
             | "key.not_found"
             | "memory.not_found"
+            | "graft.not_found"
             | "agent.not_found"
+            | "hook.not_found"
+            | "skill.not_found"
+            | "trigger.not_found"
             | "approval.not_found"
+            | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
             | "memory.conflict"
@@ -53,9 +58,11 @@ impl Exit {
             | "session.archived"
             | "turn.running"
             | "turn.interrupted"
-            | "turn.none" => Exit::Conflict,
-            "session.denied" | "memory.denied" | "agent.untrusted" | "server.open" => Exit::Denied,
-            "address.ambiguous" | "entry.misplaced" | "config.invalid" => Exit::Usage,
+            | "turn.none"
+            | "flow.ended" => Exit::Conflict,
+            "session.denied" | "memory.denied" | "graft.withheld" | "agent.untrusted" | "server.open"
+            | "hook.refused" => Exit::Denied,
+            "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
         }
@@ -162,7 +169,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or keep big content in a blob",
         "input.invalid" => "sapwood help COMMAND shows what is accepted",
         "config.invalid" => {
-            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers"
+            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
         }
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
         "store.damaged" => {
@@ -172,6 +179,9 @@ fn hint_for(code: &str) -> &'static str {
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
         "store.disk_full" => "free some space and retry: what was acknowledged is still there",
+        "store.unreachable" => {
+            "check that the database server runs and that the URL names it; the command can be repeated"
+        }
         "store.busy" => "another process holds the store: retry, or see who has the file open",
         "store.io" | "file.io" => "check that the path is right and that you may use it",
         "store.backend" => "sapwood doctor checks the store",
@@ -182,6 +192,8 @@ fn hint_for(code: &str) -> &'static str {
         "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
         "key.not_found" => "sapwood key ls shows the keys",
         "memory.not_found" => "sapwood memory ls shows the memories",
+        "graft.not_found" => "sapwood graft digest SOURCE shows its rounds and artifacts",
+        "graft.withheld" => "ask the owner of the source to share it; what was erased is gone",
         "memory.conflict" => "look at it again with sapwood memory show ID, and retry",
         "memory.denied" => "only its owner, or whoever made it everybody's, changes a memory",
         "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",
@@ -216,7 +228,18 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
+        "flow.not_found" => "sapwood flow ls shows the runs",
+        "flow.ended" => "sapwood flow run FILE begins another",
+        "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
+        "flow.cancelled" => "sapwood flow run FILE begins another",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "trigger.not_found" => {
+            "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"
+        }
+        "skill.not_found" => {
+            "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md"
+        }
+        "hook.refused" => "sapwood hook ls shows the hooks that are asked",
         "budget_exceeded" => "raise the agent's budget and begin a new session with it",
         "context_overflow" => "sapwood compact SESSION makes room",
         _ => "sapwood help shows the commands",

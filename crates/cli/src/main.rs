@@ -14,11 +14,13 @@ mod chat;
 mod cmd;
 mod config;
 mod failure;
+mod hooks;
 mod key;
 mod keychain;
 mod lines;
 mod render;
 mod telemetry;
+mod triggers;
 mod wiring;
 mod world;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sapwood::core::id::UserName;
 use sapwood::core::port::model::Model;
+use sapwood::effects::skill::SkillFolders;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
@@ -12,6 +13,7 @@ use crate::agents::Agents;
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
+use crate::hooks;
 use crate::key;
 use crate::render::{Format, Out};
 use crate::telemetry::{self, Telemetry};
@@ -54,6 +56,9 @@ impl App {
         };
         let options = OpenOptions { durability, key: key::find(&place)? };
         let engine = sapwood::open_engine(&place.url, options)?;
+        let engine = hooks::install(engine, &place.config, &scope)?;
+        let engine = engine.with_skills(Arc::new(place.skills()));
+        let engine = engine.with_memory_care(world::memory_care(&place)?);
         Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
     }
 
@@ -71,6 +76,14 @@ impl App {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
         }
         Ok(())
+    }
+
+    /// The same for commands that learn from sessions, where a model is to do that.
+    pub fn open_world_to_learn(&mut self) -> Result<()> {
+        match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
+            true => self.open_world(),
+            false => Ok(()),
+        }
     }
 
     /// Who answers where neither the session nor its agent names a model.
@@ -113,6 +126,15 @@ impl Place {
 
     pub fn agents(&self) -> Agents {
         Agents::of(&self.here, &self.home, &self.config)
+    }
+
+    /// Where skills are looked for, in the order in which they win.
+    pub fn skills(&self) -> SkillFolders {
+        let project = self.config.project.as_deref().unwrap_or(&self.here);
+        let mut dirs = vec![project.join(".sapwood/skills")];
+        dirs.extend(self.config.skills.iter().cloned());
+        dirs.push(self.home.join("skills"));
+        SkillFolders::new(dirs)
     }
 
     /// The path of a store that is a file or a directory.

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sapwood::effects::model::{EnvironmentKeys, Key, KeySource, Models, Settings as ModelSettings};
+use sapwood::core::port::embedder::Embedder;
+use sapwood::effects::model::{
+    EnvironmentKeys, Key, KeySource, ModelEmbedder, Models, Settings as ModelSettings,
+};
 use sapwood::effects::sandbox::Launcher;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::World;
+use sapwood::engine::memory::{AtEnd, MemoryCare};
 
 use crate::failure::{Failure, Result};
 use crate::keychain;
@@ -18,12 +22,30 @@ const SCRATCH_DIR: &str = "scratch";
 /// Variables whose values must not be seen in what a tool brings back.
 const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
 
-pub fn open(place: &Place, default_model: String) -> Result<World> {
+/// How memories are made and found, as the user's own file says. Nothing is asked before it is needed.
+pub fn memory_care(place: &Place) -> Result<MemoryCare> {
+    let Some(settings) = &place.config.memory else { return Ok(MemoryCare::default()) };
+    let embedder = match &settings.embedding {
+        Some(name) => {
+            let embedder = ModelEmbedder::new(Arc::new(models(place, Arc::new(find_secrets()))?), name);
+            Some(Arc::new(embedder) as Arc<dyn Embedder>)
+        }
+        None => None,
+    };
+    let at_end = if settings.learn == Some(false) { AtEnd::Leave } else { AtEnd::Learn };
+    Ok(MemoryCare { model: settings.model.clone(), embedder, at_end })
+}
+
+fn models(place: &Place, secrets: Arc<Secrets>) -> Result<Models> {
     let settings = ModelSettings { providers: place.config.providers.clone(), ..ModelSettings::default() };
     let settings = settings.with_variables(|name| std::env::var(name).ok());
+    Models::new(settings, Arc::new(ModelKeys::new(secrets)))
+        .map_err(|error| Failure::new("config.invalid", error.to_string()))
+}
+
+pub fn open(place: &Place, default_model: String) -> Result<World> {
     let secrets = Arc::new(find_secrets());
-    let models = Models::new(settings, Arc::new(ModelKeys::new(Arc::clone(&secrets))))
-        .map_err(|error| Failure::new("config.invalid", error.to_string()))?;
+    let models = models(place, Arc::clone(&secrets))?;
     let mut settings = ToolSettings::new(place.home.join(SCRATCH_DIR));
     settings.launcher = Launcher::this_binary();
     settings.secrets = secrets;
@@ -31,7 +53,7 @@ pub fn open(place: &Place, default_model: String) -> Result<World> {
 }
 
 /// What may be asked for as `secret:NAME`, and the keys that nobody may see.
-fn find_secrets() -> Secrets {
+pub fn find_secrets() -> Secrets {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory::brief::TOLD_TOKENS_DEFAULT;
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
 use crate::port::tool::{FsScope, McpServer};
@@ -12,6 +13,8 @@ use crate::pressure::Thresholds;
 
 /// Longest system prompt, in bytes.
 pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
+/// Most tokens that a session is told of earlier ones.
+pub const MEMORY_TOKENS_MAX: u32 = 16_000;
 /// Most links of a fallback chain.
 pub const CHAIN_MAX: usize = 8;
 
@@ -61,11 +64,105 @@ pub struct Agent {
     pub pressure: Option<Thresholds>,
     #[serde(default)]
     pub on_interrupt: OnInterrupt,
-    /// Whether what earlier sessions taught is brought into new ones.
+    /// What sessions of this agent learn from earlier ones and leave to later ones; as usual if not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<bool>,
+    pub memory: Option<MemoryUse>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
+}
+
+/// What is done with memories. `true` and `false` stand for all of it and nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// How much of its system prompt a new session may be told in, in tokens; nothing if zero.
+    pub tokens: u32,
+    /// Whether it has the tool `recall`, if it has tools at all and they do not name it.
+    pub recall: Recall,
+    /// Whether later sessions learn from it.
+    pub learn: Learn,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recall {
+    #[default]
+    Always,
+    /// Only if its tools name it.
+    IfNamed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Learn {
+    #[default]
+    Yes,
+    No,
+}
+
+impl Default for MemoryUse {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+impl MemoryUse {
+    pub const NONE: Self = Self { tokens: 0, recall: Recall::IfNamed, learn: Learn::No };
+    pub const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
+}
+
+/// As it stands in a file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum MemoryWritten {
+    Switch(bool),
+    Table(MemoryTable),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemoryTable {
+    #[serde(default = "told_tokens")]
+    tokens: u32,
+    #[serde(default = "yes")]
+    recall: bool,
+    #[serde(default = "yes")]
+    learn: bool,
+}
+
+fn told_tokens() -> u32 {
+    TOLD_TOKENS_DEFAULT
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl<'de> Deserialize<'de> for MemoryUse {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match MemoryWritten::deserialize(deserializer)? {
+            MemoryWritten::Switch(true) => Self::ALL,
+            MemoryWritten::Switch(false) => Self::NONE,
+            MemoryWritten::Table(table) => Self {
+                tokens: table.tokens,
+                recall: if table.recall { Recall::Always } else { Recall::IfNamed },
+                learn: if table.learn { Learn::Yes } else { Learn::No },
+            },
+        })
+    }
+}
+
+impl Serialize for MemoryUse {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let table = MemoryTable {
+            tokens: self.tokens,
+            recall: self.recall == Recall::Always,
+            learn: self.learn == Learn::Yes,
+        };
+        let written = match *self {
+            Self::ALL => MemoryWritten::Switch(true),
+            Self::NONE => MemoryWritten::Switch(false),
+            _ => MemoryWritten::Table(table),
+        };
+        written.serialize(serializer)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +330,8 @@ impl Agent {
         check(limits.turns_max > 0, "limits.turns_max", "is zero");
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not from 1 to 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
+        let memory = self.memory.unwrap_or_default();
+        check(memory.tokens <= MEMORY_TOKENS_MAX, "memory.tokens", "is over 16000");
         let confidence = self.confidence.unwrap_or_default();
         check(
             self.pressure.is_none_or(|levels| levels.check().is_ok()),
@@ -314,6 +413,14 @@ mod tests {
         let agent = Agent::default_with(Some("demo".into()));
         let text = serde_json::to_string(&agent).unwrap();
         assert_eq!(serde_json::from_str::<Agent>(&text).unwrap(), agent);
+        for memory in ["true", "false", r#"{"tokens":50,"recall":false,"learn":true}"#] {
+            let text = format!(r#"{{"id":"a","memory":{memory}}}"#);
+            let agent: Agent = serde_json::from_str(&text).unwrap();
+            assert!(
+                serde_json::to_string(&agent).unwrap().contains(&format!("\"memory\":{memory}")),
+                "{memory}"
+            );
+        }
         let typo = r#"{"id": "a", "modle": "x"}"#;
         assert!(serde_json::from_str::<Agent>(typo).unwrap_err().to_string().contains("modle"));
     }

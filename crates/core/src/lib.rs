@@ -7,7 +7,8 @@
 //! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
 //! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
 //! 4. [`compact`] and [`pressure`]: what stands in for older entries, and when that is called for.
-//! 5. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
+//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next; [`memory`]: what sessions teach later ones.
+//! 6. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
 //!    `sapwood-store` says what that means.
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
@@ -18,7 +19,9 @@ pub mod content;
 pub mod entry;
 #[cfg(feature = "fixture")]
 pub mod fixture;
+pub mod flow;
 pub mod id;
+pub mod memory;
 pub mod policy;
 pub mod port;
 pub mod pressure;
@@ -28,6 +31,7 @@ pub mod scope;
 pub mod secret_shape;
 pub mod tokens;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod turn;
 pub mod view;

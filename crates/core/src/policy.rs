@@ -23,7 +23,11 @@ pub enum ApprovalMode {
 pub enum Decision {
     Run,
     Ask,
-    Refuse { why: String },
+    Refuse {
+        why: String,
+    },
+    /// Whoever began the turn runs it.
+    HandOver,
 }
 
 /// Decides one call. Scratch files are nobody's loss, so edits in the sandbox need no person.
@@ -31,6 +35,7 @@ pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decisio
     match (spec.touch, mode) {
         // The question itself is what a person is asked, in every mode.
         (Touch::Asks, _) => Decision::Ask,
+        (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,
         (Touch::Edits, _) if fs_scope == FsScope::Sandboxed => Decision::Run,
         (Touch::Edits | Touch::Acts | Touch::Commits, ApprovalMode::Plan) => Decision::Refuse {
@@ -67,7 +72,7 @@ mod tests {
         let freedom = |decision| match decision {
             Decision::Refuse { .. } => 0,
             Decision::Ask => 1,
-            Decision::Run => 2,
+            Decision::Run | Decision::HandOver => 2,
         };
         for touch in [Touch::Reads, Touch::Edits, Touch::Acts, Touch::Commits] {
             for fs_scope in [FsScope::Sandboxed, FsScope::Project, FsScope::Full] {

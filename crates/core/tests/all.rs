@@ -8,7 +8,9 @@ mod all {
     mod codec;
     mod compact;
     mod context;
+    mod flow;
     mod folds;
+    mod memory;
     mod notation;
     mod place;
     mod settings;

@@ -2,8 +2,11 @@
 //! knows the log: what goes in are requests and grants, what comes out are pieces and outputs.
 
 pub mod egress;
+pub mod hook;
 pub mod model;
 pub mod sandbox;
 pub mod secret;
+pub mod skill;
 pub mod tokens;
 pub mod tool;
+pub mod trigger;

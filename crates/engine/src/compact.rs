@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use sapwood_core::compact::{
     Archive, Callbacks, CompactOptions, Cut, Detail, Digest, Keep, Made, Method, OptionError, Room, Snap,
-    context_tokens, details, find_cut, finish, mask, preview, shorten_kept, squeeze, truncate,
+    context_tokens, details, find_cut, finish, mask, preview, shorten_kept, squeeze, truncate, with_standing,
 };
 use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
 use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
 use sapwood_core::port::summariser::{BeforeCompact, CompactHook, Compactor, Summariser};
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
@@ -56,6 +56,8 @@ pub struct Compacting {
     /// The turn that is going on, if the compaction is part of one.
     pub turn: Option<TurnId>,
     pub writing: Writing,
+    /// Facts that stand behind the summary word for word. A role of a flow brings its own if there are none here.
+    pub standing: Option<String>,
 }
 
 impl Compacting {
@@ -70,6 +72,7 @@ impl Compacting {
             fence: None,
             turn: None,
             writing: Writing::Write,
+            standing: None,
         }
     }
 
@@ -146,12 +149,13 @@ struct Looked {
 }
 
 impl Looked {
-    fn of(slice: PathSlice) -> Self {
+    async fn at(engine: &Engine, scope: &Scope, slice: PathSlice) -> Result<Self> {
         let (leaf, compaction) = ends_of(&slice.entries);
         let since = slice.entries.iter().rev().take_while(|entry| entry.meta.kind != Kind::Compaction);
         let has_news = since.into_iter().any(|entry| entry.meta.kind.is_message());
         let head = slice.head.seq;
-        Self { head, leaf, compaction, has_news, context: build_context(slice, OpenTurn::Keep) }
+        let context = engine.context_with_grafts(scope, slice).await?;
+        Ok(Self { head, leaf, compaction, has_news, context })
     }
 
     fn still_leads_to(&self, later: &PathSlice) -> bool {
@@ -167,18 +171,17 @@ fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
 
 impl Engine {
     /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
-    pub async fn compact(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        mut how: Compacting,
-    ) -> Result<Compacted> {
+    pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
+        let mut how = self.hooked(scope, session, how);
+        if how.standing.is_none() {
+            how.standing = self.flow_facts(scope, session).await?;
+        }
         let meter = how.summariser.take().map(|summariser| Arc::new(Metered::new(summariser)));
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
             let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-            let looked = Looked::of(slice);
+            let looked = Looked::at(self, scope, slice).await?;
             let counter = self.tokens.counter(looked.context.model.as_deref());
             let tokens = context_tokens(&looked.context, &counter);
             if !is_called_for(&looked, &how, &counter) {
@@ -273,20 +276,35 @@ impl Engine {
             }
         };
         if let Some(limit) = how.options.hard_limit_tokens {
+            // What stands word for word takes its room first.
+            let standing = how.standing.as_deref().map_or(0, |text| count.text(text));
+            let limit = limit.saturating_sub(standing).max(1);
             best = self.press(context, best, limit, how, count).await?;
         }
+        best = best.map(|ready| self.add_standing(ready, how));
         // What nobody asked for has to be worth it.
         let is_worth_it = |ready: &Ready| {
             how.trigger == Trigger::Manual || context_tokens(&ready.after, count) < tokens_before
         };
         if best.as_ref().is_some_and(|ready| !is_worth_it(ready)) {
-            best = self.truncate_instead(context, cut, how).await?.filter(is_worth_it);
+            let instead = self.truncate_instead(context, cut, how).await?;
+            best = instead.map(|ready| self.add_standing(ready, how)).filter(is_worth_it);
         }
         let Some(mut ready) = best else { return Ok(None) };
         let tokens_after = context_tokens(&ready.after, count);
         ready.compaction.tokens_before = Some(tokens_before);
         ready.compaction.tokens_after = Some(tokens_after);
         Ok(Some(Outcome::Ready(Box::new(ready))))
+    }
+
+    fn add_standing(&self, mut ready: Ready, how: &Compacting) -> Ready {
+        match (&how.standing, &ready.compaction.summary) {
+            (Some(standing), Some(summary)) => {
+                ready.compaction.summary = Some(with_standing(summary, standing));
+                self.ready_again(ready)
+            }
+            _ => ready,
+        }
     }
 
     /// When it is tight and there was nothing to mask, a line per message still frees something.

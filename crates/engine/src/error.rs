@@ -3,10 +3,13 @@
 use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
+use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::port::hook::HookName;
+use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
-use sapwood_core::{SessionId, StoreError};
+use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
@@ -18,6 +21,8 @@ pub enum EngineError {
     Ambiguous { what: &'static str, given: String, first: String, second: String },
     #[error("there is no session {given}")]
     NoSuchSession { given: String },
+    #[error("there is no memory {given}")]
+    NoSuchMemory { given: String },
     #[error("there are no sessions yet")]
     NoSessions,
     #[error("{what} is not valid: {why}")]
@@ -58,8 +63,28 @@ pub enum EngineError {
     NoSummariser { key: &'static str },
     #[error("the summary could not be written: {source}")]
     Summariser { source: SummariserError },
+    #[error("session {source_session} cannot be grafted so: {why}")]
+    NothingToGraft { source_session: SessionId, why: String },
+    #[error("what was grafted from session {source_session} is withheld: you may not read it, or it is gone")]
+    Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    HookRefused { hook: String, on: HookName, reason: String },
+    #[error("hooks led to hooks more than {limit} times")]
+    HookDepth { limit: u8 },
+    #[error(transparent)]
+    Skill(#[from] SkillError),
+    #[error("there is no trigger {name}")]
+    NoTrigger { name: String },
+    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    TriggerTaken { session: SessionId, owner: Principal },
+    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    Flow { flow: String, mistakes: Vec<Mistake> },
+    #[error("session {session} is not the run of a flow")]
+    NoFlow { session: SessionId },
+    #[error("run {run} has ended")]
+    FlowEnded { run: SessionId },
 }
 
 impl EngineError {
@@ -68,6 +93,7 @@ impl EngineError {
             EngineError::Store(error) => error.code(),
             EngineError::Ambiguous { .. } => "address.ambiguous",
             EngineError::NoSuchSession { .. } | EngineError::NoSessions => "session.not_found",
+            EngineError::NoSuchMemory { .. } => "memory.not_found",
             EngineError::Invalid { .. } | EngineError::Id(_) => "input.invalid",
             EngineError::NoWorld => "model.none",
             EngineError::TurnRunning { .. } => "turn.running",
@@ -86,7 +112,21 @@ impl EngineError {
             EngineError::Option(_) => "input.option",
             EngineError::NoSummariser { .. } => "compact.no_model",
             EngineError::Summariser { .. } => "compact.failed",
+            EngineError::NothingToGraft { .. } => "graft.not_found",
+            EngineError::Withheld { .. } => "graft.withheld",
             EngineError::NotCompacted { .. } => "session.not_compacted",
+            EngineError::HookRefused { .. } => "hook.refused",
+            EngineError::HookDepth { .. } => "hook.depth",
+            EngineError::Skill(error) => error.code(),
+            EngineError::NoTrigger { .. } => "trigger.not_found",
+            EngineError::TriggerTaken { .. } => "trigger.taken",
+            EngineError::Flow { .. } => "flow.invalid",
+            EngineError::NoFlow { .. } => "flow.not_found",
+            EngineError::FlowEnded { .. } => "flow.ended",
         }
     }
+}
+
+fn list_mistakes(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(Mistake::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -4,14 +4,68 @@ use std::collections::HashMap;
 
 use sapwood_core::entry::{Draft, Entry, Exported};
 use sapwood_core::port::store::{Append, StoreError, Until};
-use sapwood_core::{BlobHash, Scope, SessionId};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{BlobHash, Part, Scope, SessionId};
+use sapwood_formats::export::{html, markdown, messages, role_files};
+use sapwood_formats::workflow;
 
 use crate::{Engine, EngineError, Result};
 
 /// Most bytes of media that one page or document carries.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
+/// What is made of the active path or of the context, whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageFormat {
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    Workflow,
+}
+
 impl Engine {
+    /// A session as one page or document.
+    pub async fn export_page(&self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
+        if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
+            return self.export_messages(scope, &summary.id, format).await;
+        }
+        let path = self.whole_path(scope, &summary.id).await?;
+        Ok(match format {
+            PageFormat::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
+            PageFormat::Markdown => markdown::page(summary, &path),
+            PageFormat::Html => {
+                let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
+                html::page(summary, &path, &self.media_of(scope, blobs).await?)
+            }
+            PageFormat::Workflow | PageFormat::Messages | PageFormat::MessagesAnthropic => {
+                workflow::serialise(&workflow::of_session(summary, &path).document)
+            }
+        })
+    }
+
+    /// What a model would receive.
+    async fn export_messages(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        format: PageFormat,
+    ) -> Result<String> {
+        let context = self.context(scope, session, None).await?;
+        let parts = context.messages.iter().flat_map(|message| &message.parts);
+        let media = parts.filter_map(|part| match part {
+            Part::Media(media) => Some(media.blob),
+            _ => None,
+        });
+        let media = self.media_of(scope, media.collect::<Vec<_>>()).await?;
+        let value = match format {
+            PageFormat::MessagesAnthropic => messages::anthropic(&context, &media),
+            _ => messages::openai(&context, &media),
+        };
+        Ok(format!("{value:#}\n"))
+    }
+
     /// The active path from its root, oldest first.
     pub async fn whole_path(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Entry>> {
         Ok(self.store.read_path(scope, session, None, Until::Root).await?.entries)

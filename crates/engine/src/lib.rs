@@ -2,26 +2,36 @@
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
 //! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns; [`compact`] lets a summary stand in for what is old, and [`pressure`] says when;
-//! [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its promises.
+//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
+//! [`pressure`] says when; [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
+//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when something
+//! else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its
+//! promises.
 
 pub mod address;
 pub mod compact;
 pub mod doctor;
 mod error;
 pub mod export;
+pub mod flow;
 pub mod follow;
+pub mod graft;
+pub mod hook;
 pub mod import;
 mod inbox;
 mod lease;
 pub mod live;
+pub mod memory;
+pub mod migrate;
 pub mod pressure;
 pub mod read;
+pub mod skill;
 mod spans;
 pub mod subscribe;
 pub mod summarise;
 mod tail;
 mod tokens;
+pub mod trigger;
 pub mod turn;
 mod world;
 pub mod write;
@@ -57,6 +67,13 @@ pub struct Engine {
     live: Arc<Live>,
     world: Option<World>,
     trace_ids: Option<TraceIds>,
+    care: memory::MemoryCare,
+    grafted: Arc<graft::GraftBook>,
+    /// None where nobody installed one: then nothing is ever asked or told.
+    hooks: Option<Arc<hook::Hooks>>,
+    skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
+    /// How many hooks stand between a person and what this engine does.
+    depth: u8,
     thresholds: Thresholds,
 }
 
@@ -70,6 +87,11 @@ impl Engine {
             live: Arc::default(),
             world: None,
             trace_ids: None,
+            care: memory::MemoryCare::default(),
+            grafted: Arc::default(),
+            hooks: None,
+            skills: None,
+            depth: 0,
             thresholds: Thresholds::default(),
         }
     }
@@ -98,14 +120,28 @@ impl Engine {
         self
     }
 
-    /// The same engine, with the models and tools of another one.
+    /// The same engine, with a model to put memories into words, or an embedder to find them by.
+    pub fn with_memory_care(mut self, care: memory::MemoryCare) -> Self {
+        self.care = care;
+        self
+    }
+
+    /// The same engine, with the models, tools, skills and hooks of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
-        let trace_ids = other.trace_ids.clone();
-        Ok(Self { trace_ids, ..self.with_world(other.world()?) })
+        let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
+        let skills = other.skills.clone();
+        Ok(Self { trace_ids, hooks, skills, depth, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {
         self.world.clone().ok_or(EngineError::NoWorld)
+    }
+
+    /// The models that can be called now, the default one first.
+    pub fn models(&self) -> Result<Vec<String>> {
+        let world = self.world()?;
+        let others = world.model.names().into_iter().filter(|name| *name != world.default_model);
+        Ok(std::iter::once(world.default_model.clone()).chain(others).collect())
     }
 
     /// The store itself, for what has no verb.

@@ -23,6 +23,9 @@ pub struct Fragment {
     pub after: Seq,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
+    /// Its place among the pieces of one reply, from 0: whoever lost one notices.
+    #[serde(skip)]
+    pub place: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,6 +52,13 @@ pub enum News {
     OverBudget { text: String },
     #[serde(rename = "session:waiting")]
     Waiting { approvals: Vec<String> },
+}
+
+impl News {
+    /// A piece of a reply, rather than something about it.
+    pub(crate) fn is_piece(&self) -> bool {
+        matches!(self, News::Token { .. } | News::Reasoning { .. } | News::ToolCall { .. })
+    }
 }
 
 type Key = (TenantId, SessionId);

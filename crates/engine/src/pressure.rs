@@ -8,7 +8,7 @@ use sapwood_core::entry::{CustomInfo, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
-use sapwood_core::project::context::{OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::{Scope, SessionId, TurnId};
 
@@ -41,6 +41,20 @@ pub struct Situation {
     pub writing: Writing,
 }
 
+/// What a context takes, by the tokenizer of its model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    pub system: u64,
+    /// In the order of the messages.
+    pub messages: Vec<u64>,
+}
+
+impl Counted {
+    pub fn total(&self) -> u64 {
+        self.system + self.messages.iter().sum::<u64>()
+    }
+}
+
 /// What was found and done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relieved {
@@ -62,11 +76,19 @@ impl Engine {
         situation: &Situation,
     ) -> Result<Option<Pressure>> {
         let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-        let context = build_context(slice, OpenTurn::Keep);
+        let context = self.context_with_grafts(scope, slice).await?;
         let counter = self.tokens.counter(context.model.as_deref());
         let tools = counter.text(&situation.tools);
         let used = count_in_use(&context, tools, &counter);
         Ok(Pressure::measure(used, situation.budget_tokens, situation.thresholds))
+    }
+
+    pub fn count_context(&self, context: &Context) -> Counted {
+        let counter = self.tokens.counter(context.model.as_deref());
+        Counted {
+            system: context.system.as_deref().map_or(0, |system| counter.text(system)),
+            messages: context.messages.iter().map(|message| counter.message(message)).collect(),
+        }
     }
 
     /// Measures, tells followers of a new level, and compacts if this is the moment for it.

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use sapwood_core::entry::{Body, Compaction, Entry, SessionState};
 use sapwood_core::port::store::{AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until};
 use sapwood_core::project::artifacts::Artifacts;
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::project::feed::{Feed, FeedItem};
 use sapwood_core::project::ledger::{Ledger, LedgerLine};
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::timeline::{Point, Timeline};
 use sapwood_core::project::usage::{Spend, Total};
 use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, TimestampMs};
 use serde::Serialize;
@@ -101,7 +102,7 @@ impl Engine {
     /// What a model would receive at the leaf, or at another entry.
     pub async fn context(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
         let slice = self.store.read_path(scope, session, at, Until::ContextStart).await?;
-        Ok(build_context(slice, OpenTurn::Keep))
+        self.context_with_grafts(scope, slice).await
     }
 
     /// The entries on the path to the leaf or to another entry, oldest first.
@@ -144,6 +145,13 @@ impl Engine {
         let mut ledger = Ledger::default();
         self.each_of_kinds(scope, session, &[Kind::Round], |entry| ledger.apply(&entry)).await?;
         Ok(ledger.lines)
+    }
+
+    pub async fn timeline(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Point>> {
+        let mut timeline = Timeline::default();
+        let kinds = [Kind::AssistantMessage, Kind::Compaction];
+        self.each_of_kinds(scope, session, &kinds, |entry| timeline.apply(&entry)).await?;
+        Ok(timeline.points)
     }
 
     pub async fn artifacts(&self, scope: &Scope, session: &SessionId) -> Result<Artifacts> {

@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 
 /// How often the store is asked whether another process wrote.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// A store that is told of writes may miss one: so often it is looked anyway.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 /// Polling takes at most one part in so many of a core, however many sessions are followed.
 const POLL_SHARE: u32 = 8;
 
@@ -170,24 +172,33 @@ impl Drop for Watch {
 
 async fn poll(tail: Weak<Tail>, store: Arc<dyn Store>) {
     let mut mark = None;
-    let mut pause = POLL_INTERVAL;
+    let mut rest = Duration::ZERO;
+    let mut looked = Instant::now();
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(rest).await;
+        let told = async {
+            match mark {
+                Some(mark) => store.changed(mark).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Whoever is told need not ask.
+        let _ = tokio::time::timeout(POLL_INTERVAL.saturating_sub(rest), told).await;
         let Some(tail) = tail.upgrade() else { return };
         if tail.is_left() {
             return;
         }
         let began = Instant::now();
         match store.change_mark().await {
-            Ok(Some(now)) if mark == Some(now) => {}
+            Ok(Some(now)) if mark == Some(now) && looked.elapsed() < LOOK_ANYWAY => {}
             Ok(now) => {
-                mark = now;
+                (mark, looked) = (now, began);
                 // Only now: whoever begins to follow after this reads the store after the mark was taken.
                 look(&tail, store.as_ref(), tail.followed()).await;
             }
             Err(error) => tracing::debug!(%error, "the store cannot be watched just now"),
         }
-        pause = POLL_INTERVAL.max(began.elapsed() * POLL_SHARE);
+        rest = began.elapsed() * POLL_SHARE;
     }
 }
 

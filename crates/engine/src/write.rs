@@ -6,14 +6,18 @@ use sapwood_core::entry::{
     ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged,
     SessionNamed, SessionState, StateChanged,
 };
+use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Role;
 use sapwood_core::trim::plan_trim;
-use sapwood_core::{EntryId, Principal, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
 
+use serde_json::json;
+
+use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
 /// How often a verb looks again before it gives up.
@@ -54,6 +58,26 @@ pub enum ForkAt {
 impl Engine {
     /// Opens a session, or finds the one that has this id: idempotent.
     pub async fn open(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
+        let (title, agent) = (options.title.clone(), options.agent.clone());
+        let (id, created) = self.create(scope, options).await?;
+        if created == Created::New {
+            self.tell_start(scope, &id, title, agent).await;
+        }
+        Ok((id, created))
+    }
+
+    pub(crate) async fn tell_start(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        title: Option<String>,
+        agent: Option<String>,
+    ) {
+        let data = || json!({"title": title, "agent": agent});
+        self.fire(HookName::SessionStart, scope, session, None, data).await;
+    }
+
+    pub(crate) async fn create(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         let at = self.clock.now();
         let id = options.id.unwrap_or_else(|| SessionId::mint(at, self.clock.random()));
         let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
@@ -95,7 +119,14 @@ impl Engine {
         if summary.as_ref().is_some_and(|summary| summary.trim().is_empty()) {
             return Err(EngineError::Invalid { what: "the summary", why: "it is empty".to_owned() });
         }
-        self.decide(scope, session, |engine, looked| {
+        let about = || json!({"to": to, "summary": summary});
+        let asked = self.ask_hooks(HookName::BeforeBranch, At::new(scope, session), about).await?;
+        let from_hook = matches!(asked, Said::Changed(_));
+        let summary = match asked {
+            Said::Changed(data) => text_of(&data, "summary"),
+            Said::GoOn | Said::Supplied { .. } => summary,
+        };
+        let branched = self.decide(scope, session, |engine, looked| {
             let summary = summary.clone();
             async move {
                 let left = match looked.head.leaf {
@@ -107,12 +138,15 @@ impl Engine {
                 let moved = Body::LeafMoved(LeafMoved { to: Some(to) });
                 let lesson = summary.map(|summary| {
                     let details = Details::default();
-                    Body::BranchSummary(BranchSummary { summary, from: left, details, from_hook: false })
+                    Body::BranchSummary(BranchSummary { summary, from: left, details, from_hook })
                 });
                 Ok(std::iter::once(moved).chain(lesson).collect())
             }
-        })
-        .await
+        });
+        let branched = branched.await?;
+        let data = || json!({"to": to, "seq": branched.head.seq});
+        self.fire(HookName::AfterBranch, scope, session, None, data).await;
+        Ok(branched)
     }
 
     /// Leaves everything said so far out of the context; the next message is a new root.
@@ -160,6 +194,8 @@ impl Engine {
             return Err(EngineError::ForkOntoItself { session: id });
         }
         let summary = self.store.summary(scope, source).await?;
+        let about = || json!({"fork": id});
+        self.ask_hooks(HookName::BeforeFork, At::new(scope, source), about).await?;
         let at = match at {
             ForkAt::Leaf => summary.head.leaf,
             ForkAt::Entry(seq) => Some(seq),
@@ -171,6 +207,7 @@ impl Engine {
         let drafts = self.shared_labels(scope, source, now).await?;
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
         self.tail.wake(&scope.tenant, &id);
+        self.fire(HookName::AfterFork, scope, source, None, || json!({"fork": id})).await;
         Ok(id)
     }
 
@@ -216,11 +253,16 @@ impl Engine {
 
     /// Ends a session for now; a new message opens it again.
     pub async fn close(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.check_right(scope, session, Right::Write).await?;
+        self.learn_at_end(&scope.tenant, session).await;
         self.change_state(scope, session, SessionState::Closed, AuditAction::Close).await
     }
 
     /// Makes a session read-only.
     pub async fn archive(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.check_right(scope, session, Right::Own).await?;
+        // Before: an archived session takes no more entries, and so no mark.
+        self.learn_at_end(&scope.tenant, session).await;
         self.change_state(scope, session, SessionState::Archived, AuditAction::Archive).await
     }
 
@@ -236,18 +278,28 @@ impl Engine {
         state: SessionState,
         action: AuditAction,
     ) -> Result<()> {
-        if self.store.summary(scope, session).await?.state == state {
+        let before = self.store.summary(scope, session).await?;
+        if before.state == state {
             return Ok(());
         }
         let changed = StateChanged { state, reason: None };
         self.append_one(scope, session, changed, Some(note(action, session, None))).await?;
+        if matches!(state, SessionState::Closed | SessionState::Archived) {
+            let how = || json!({"how": state.as_str()});
+            self.fire(HookName::SessionEnd, scope, session, None, how).await;
+        }
+        if state == SessionState::Archived {
+            self.fire(HookName::OnArchive, scope, session, None, || json!({"title": before.title})).await;
+        }
         Ok(())
     }
 
     /// Really deletes a session.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
+        self.grafted.forget(&scope.tenant, session);
         self.tail.wake(&scope.tenant, session);
+        self.fire(HookName::SessionEnd, scope, session, None, || json!({"how": "erased"})).await;
         Ok(())
     }
 
@@ -273,8 +325,10 @@ impl Engine {
         Ok(self.store.write_audit(scope, note, self.clock.now()).await?)
     }
 
-    /// Writes down that somebody took a copy away.
+    /// Asks whether a copy may be taken away, and writes down that it was.
     pub async fn record_export(&self, scope: &Scope, session: &SessionId, format: &str) -> Result<()> {
+        let about = || json!({"format": format});
+        self.ask_hooks(HookName::BeforeExport, At::new(scope, session), about).await?;
         let export = note(AuditAction::Export, session, Some(format.to_owned()));
         Ok(self.store.write_audit(scope, export, self.clock.now()).await?)
     }
@@ -299,7 +353,12 @@ impl Engine {
     }
 
     /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker.
-    async fn decide<F, D>(&self, scope: &Scope, session: &SessionId, mut decide: F) -> Result<Appended>
+    pub(crate) async fn decide<F, D>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut decide: F,
+    ) -> Result<Appended>
     where
         F: FnMut(Engine, Summary) -> D,
         D: Future<Output = Result<Vec<Body>>>,

@@ -58,6 +58,7 @@
 //! ```
 
 mod clock;
+pub mod flow;
 mod world;
 
 use std::sync::Arc;
@@ -65,12 +66,17 @@ use std::sync::Arc;
 pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::agent::{Agent, Narrowing};
-pub use sapwood_core::entry::ApprovalAnswer;
+pub use sapwood_core::entry::{ApprovalAnswer, GraftWhat};
+pub use sapwood_core::port::hook::{HookAction, HookAnswer, HookEvent, HookName, Verdict};
+pub use sapwood_core::port::memory::{Belongs, Memory, MemoryFilter, MemoryKind, Whose};
 pub use sapwood_core::project::context::Context;
-pub use sapwood_core::{Body, EntryId, Part, Principal, Scope, Seq, SessionId, TenantId};
+pub use sapwood_core::{Body, EntryId, MemoryId, Part, Principal, Scope, Seq, SessionId, TenantId};
 pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
+pub use sapwood_engine::graft::{GraftState, GraftView, Grafted};
+pub use sapwood_engine::hook::{Hooks, Installed, OnFailure};
+pub use sapwood_engine::memory::{Edit, Found, Kept, Learning, MemoryCare, Outcome, Recollection, Written};
 pub use sapwood_engine::read::{Ancestry, Snapshot};
 pub use sapwood_engine::turn::{
     IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
@@ -84,6 +90,7 @@ pub use world::{DEFAULT_MODEL, default_world};
 use sapwood_core::TurnId;
 use sapwood_core::entry::UserMessage;
 use sapwood_effects::tokens::KnownTokenizers;
+use sapwood_engine::hook::Closure;
 use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -108,7 +115,7 @@ pub struct Sapwood {
 }
 
 impl Sapwood {
-    /// Opens `sqlite:FILE`, `jsonl:DIR` or `memory:` as the one who holds it, with models and tools of this machine.
+    /// Opens `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the one who holds it, with models and tools of this machine.
     pub fn open(url: &str) -> Result<Self> {
         let engine = open_engine(url, store::OpenOptions::default())?;
         Ok(Self::with_engine(engine.with_world(default_world(world::scratch_dir())?)))
@@ -122,6 +129,44 @@ impl Sapwood {
     /// The same sessions, as somebody else sees them.
     pub fn with_scope(&self, scope: Scope) -> Self {
         Self { engine: self.engine.clone(), scope }
+    }
+
+    /// The same sessions, with a closure that is asked or told; it acts with the rights of this scope:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), sapwood::Error> {
+    /// use sapwood::{Agent, HookName, Sapwood, Verdict};
+    ///
+    /// let sapwood = Sapwood::open("memory:")?.on(HookName::BeforeSend, |event| async move {
+    ///     match event.data["text"].as_str() {
+    ///         Some(text) if text.contains("password") => Verdict::Refuse { reason: "no passwords".into() },
+    ///         _ => Verdict::GoOn,
+    ///     }
+    /// })?;
+    /// let session = sapwood.start(Agent::default()).await?;
+    /// let refused = sapwood.send(&session, "my password is …").await.unwrap_err();
+    /// assert_eq!(refused.code(), "hook.refused");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on<F, Fut, A>(self, name: HookName, closure: F) -> Result<Self>
+    where
+        F: Fn(HookEvent) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = A> + Send + 'static,
+        A: Into<HookAnswer> + 'static,
+    {
+        let number = self.engine.hooks().iter().filter(|hook| hook.on == name).count() + 1;
+        let hook = Arc::new(Closure(closure));
+        let installed = Installed::new(format!("closure-{number}"), name, hook, self.scope.clone());
+        self.install(installed)
+    }
+
+    /// The same with a priority, a timeout and a name of its own.
+    pub fn install(self, installed: Installed) -> Result<Self> {
+        let mut hooks = self.engine.hooks();
+        hooks.install(installed)?;
+        Ok(Self { engine: self.engine.with_hooks(hooks), scope: self.scope })
     }
 
     pub fn engine(&self) -> &Engine {
@@ -268,6 +313,54 @@ impl Sapwood {
 
     pub async fn archive(&self, session: &SessionId) -> Result<()> {
         self.engine.archive(&self.scope, session).await
+    }
+
+    /// Remembers a fact for later sessions of this user. What is known already is strengthened, what it contradicts is
+    /// superseded.
+    pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<Kept> {
+        let written = Written { text: text.into(), kind, belongs: None };
+        self.engine.remember(&self.scope, written).await
+    }
+
+    /// This user's memories and the tenant's, the newest first.
+    pub async fn memories(&self) -> Result<Vec<Memory>> {
+        let filter =
+            MemoryFilter { whose: Whose::For(self.scope.principal.clone()), ..MemoryFilter::default() };
+        Ok(self.engine.memories(&self.scope, &filter).await?.items)
+    }
+
+    /// The memories that answer a question in whatever words, the best first.
+    pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<Found>> {
+        let whose = Whose::For(self.scope.principal.clone());
+        Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
+    }
+
+    pub async fn edit_memory(&self, memory: MemoryId, edit: Edit) -> Result<Memory> {
+        self.engine.edit_memory(&self.scope, memory, edit).await
+    }
+
+    /// Really deletes a memory and what it stood in for; says how many.
+    pub async fn forget(&self, memory: MemoryId) -> Result<usize> {
+        self.engine.forget(&self.scope, memory).await
+    }
+
+    /// Learns from what is new in a session, as closing and archiving it do.
+    pub async fn learn(&self, session: &SessionId) -> Result<Learning> {
+        self.engine.learn(&self.scope, session).await
+    }
+
+    /// Brings an artifact, a digest or some rounds of another session in, by reference.
+    pub async fn graft(&self, session: &SessionId, source: &SessionId, what: GraftWhat) -> Result<GraftView> {
+        self.engine.graft(&self.scope, session, source, what).await
+    }
+
+    pub async fn grafts(&self, session: &SessionId) -> Result<Vec<GraftView>> {
+        self.engine.grafts(&self.scope, session).await
+    }
+
+    /// What a graft refers to; an error if that is withheld.
+    pub async fn read_graft(&self, session: &SessionId, seq: Seq) -> Result<Arc<Grafted>> {
+        Ok(self.engine.read_graft(&self.scope, session, seq).await?.1)
     }
 
     pub async fn context(&self, session: &SessionId) -> Result<Context> {

@@ -3,6 +3,14 @@
 #[cfg(test)]
 mod all {
     mod compact;
+    mod faulty;
+    mod graft;
+    mod hooks;
+    mod memory;
+    mod memory_crossing;
+    mod parallel;
+    mod simulate;
+    mod skills;
     mod turn;
     mod world;
 }

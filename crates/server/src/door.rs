@@ -19,6 +19,7 @@ use sapwood::core::scope::Reach;
 use sapwood::core::{BlobHash, Right};
 use sapwood::{Scope, SystemClock};
 
+use crate::cookie;
 use crate::oidc::Oidc;
 use crate::problem::{Problem, Result};
 
@@ -57,6 +58,14 @@ enum Proof {
 impl Caller {
     pub fn is_local(&self) -> bool {
         matches!(self.proof, Proof::Local)
+    }
+
+    pub fn proof_name(&self) -> &'static str {
+        match self.proof {
+            Proof::Local => "local",
+            Proof::Key(_) => "key",
+            Proof::Token => "token",
+        }
     }
 
     /// Whether what the caller came with is good for this at all; what they may do with a session is the store's question.
@@ -124,9 +133,14 @@ impl Door {
     }
 
     pub async fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<Caller> {
-        let caller = match credential(headers)? {
-            Some(credential) => self.prove(credential).await?,
-            None => self.admit_local(headers).await?,
+        let caller = match (credential(headers)?, cookie::credential(headers)) {
+            (Some(credential), _) => self.prove(credential).await?,
+            // Where nobody needs a key, one that a browser still has is of no interest.
+            (None, Some(credential)) if self.is_locked().await? => {
+                cookie::check_site(method, headers)?;
+                self.prove(credential).await?
+            }
+            (None, _) => self.admit_local(headers).await?,
         };
         let right = if method.is_safe() { Right::Read } else { Right::Write };
         caller.check(right)?;
@@ -186,7 +200,8 @@ impl Caller {
     }
 }
 
-fn credential(headers: &HeaderMap) -> Result<Option<&str>> {
+/// What stands in `Authorization`.
+pub fn credential(headers: &HeaderMap) -> Result<Option<&str>> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| refused())?;
     let (scheme, credential) = text.split_once(' ').ok_or_else(refused)?;

@@ -5,6 +5,7 @@
 //! long, and what if it panics); [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
 //! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
 
+mod cookie;
 pub mod door;
 mod extract;
 mod guard;
@@ -20,8 +21,8 @@ mod state;
 pub mod wire;
 mod ws;
 
-pub use listen::{Listening, Stop, serve};
+pub use listen::{Listening, Stop, serve, serve_empty};
 pub use problem::{Problem, status_of};
 pub use rate::Rate;
 pub use routes::document;
-pub use state::{Settings, State};
+pub use state::{ServedTrigger, Settings, State};

@@ -15,8 +15,6 @@ use crate::routes;
 use crate::sse::stopped;
 use crate::state::State;
 
-/// How long the head of a request may take to arrive.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
@@ -94,6 +92,14 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     end(&state, &places).await;
 }
 
+/// Serves one route that does nothing, without anything of ours around it: what a server can be measured against.
+pub async fn serve_empty(listener: TcpListener) {
+    let router = Router::new().route("/", axum::routing::get(|| async {}));
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::warn!(%error, "the empty route is not served any more");
+    }
+}
+
 fn answer_connection(
     stream: TcpStream,
     router: Router,
@@ -105,7 +111,7 @@ fn answer_connection(
     let service = TowerToHyperService::new(router);
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME_MAX)
+        .header_read_timeout(state.settings.head_time_max)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)

@@ -67,7 +67,8 @@ impl Problem {
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
-        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" => StatusCode::FORBIDDEN,
+        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" | "graft.withheld"
+        | "hook.refused" => StatusCode::FORBIDDEN,
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
@@ -87,10 +88,12 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.none"
         | "turn.ended"
         | "turn_limit"
+        | "flow.ended"
         | "budget_exceeded" => StatusCode::CONFLICT,
-        "address.ambiguous" | "entry.misplaced" | "agent.invalid" => StatusCode::BAD_REQUEST,
-        "store.busy" | "store.locked" | "store.read_only" | "model.none" | "compact.no_model"
-        | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
+        | "workflow.version" => StatusCode::BAD_REQUEST,
+        "store.busy" | "store.unreachable" | "store.locked" | "store.read_only" | "model.none"
+        | "compact.no_model" | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,
@@ -110,6 +113,8 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // For those who dress it differently.
+        response.extensions_mut().insert(self);
         response
     }
 }

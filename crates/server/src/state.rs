@@ -1,15 +1,18 @@
 //! What every handler shares: the engine, the door, the limits, the counters, and the turns that run here.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sapwood::core::agent::Agent;
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
+use sapwood::effects::secret::Secret;
+use sapwood::engine::flow::RunningFlow;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 use crate::door::{Caller, Door};
 use crate::meters::Meters;
@@ -23,6 +26,13 @@ const READS_NOTED_MAX: usize = 16_384;
 /// Uploads that are taken at a time: each is held in memory until it is in the store.
 const UPLOADS_MAX: usize = 4;
 
+/// A trigger that can be fired over HTTP.
+pub struct ServedTrigger {
+    pub installed: sapwood::engine::trigger::Installed,
+    /// What a caller without a key signs with; without one, only keys fire it.
+    pub secret: Option<Secret>,
+}
+
 /// What can be set. The defaults suit one machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -30,6 +40,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Largest artifact or input.
     pub upload_bytes_max: usize,
+    /// How long the head of a request may take to arrive.
+    pub head_time_max: Duration,
     /// Longest time for a request that is not a stream.
     pub request_time_max: Duration,
     /// Between two signs of life in a stream.
@@ -46,6 +58,7 @@ impl Default for Settings {
         Self {
             body_bytes_max: 16 << 20,
             upload_bytes_max: 64 << 20,
+            head_time_max: Duration::from_secs(10),
             request_time_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(15),
             rate: Some(Rate { per_second: 100, burst: 400 }),
@@ -70,6 +83,7 @@ pub struct Inner {
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
     reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
+    triggers: OnceLock<Vec<ServedTrigger>>,
 }
 
 impl std::ops::Deref for State {
@@ -94,11 +108,12 @@ impl State {
             running: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
             reads: Mutex::default(),
+            triggers: OnceLock::new(),
         }))
     }
 
-    /// Counts a turn as running until it has ended or waits for a person.
-    pub fn keep_running(&self, running: Running) {
+    /// Counts a turn as running until it has ended or waits for a person, which is when the task ends.
+    pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
@@ -107,7 +122,40 @@ impl State {
                 tracing::warn!(%session, %error, "a turn was lost; it can be resumed");
             }
             state.running.send_modify(|count| *count -= 1);
+        })
+    }
+
+    /// The same for a run of a flow.
+    pub fn keep_flow(&self, running: RunningFlow) {
+        let state = self.clone();
+        self.running.send_modify(|count| *count += 1);
+        tokio::spawn(async move {
+            let run = running.run.clone();
+            if let Err(error) = running.ended().await {
+                tracing::warn!(%run, %error, "a run was lost; it can be resumed");
+            }
+            state.running.send_modify(|count| *count -= 1);
         });
+    }
+
+    /// Carries on the run that a session is a role of. False if there is none, or somebody else runs it.
+    async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
+        let run = match self.engine.run_of(scope, session).await {
+            Ok(Some(run)) => run,
+            Ok(None) | Err(_) => return false,
+        };
+        match self.engine.resume_flow(scope, &run).await {
+            Ok(Some(running)) => {
+                self.keep_flow(running);
+                true
+            }
+            Ok(None) => false,
+            Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => false,
+            Err(error) => {
+                tracing::warn!(%run, %error, "a run could not be carried on");
+                false
+            }
+        }
     }
 }
 
@@ -119,6 +167,15 @@ impl Inner {
     pub fn agent(&self, id: &str) -> Result<&Agent> {
         let unknown = || Problem::new("agent.not_found", format!("there is no agent {:.64}", id));
         self.agents.get(id).ok_or_else(unknown)
+    }
+
+    /// The triggers that can be fired here, told once.
+    pub fn serve_triggers(&self, triggers: Vec<ServedTrigger>) {
+        let _ = self.triggers.set(triggers);
+    }
+
+    pub fn triggers(&self) -> &[ServedTrigger] {
+        self.triggers.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     pub fn turns_running(&self) -> usize {
@@ -168,8 +225,11 @@ impl Inner {
     pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
         let state = state.clone();
         tokio::spawn(async move {
+            if state.resume_run_of(&scope, &session).await {
+                return;
+            }
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
-                Ok(Some(running)) => state.keep_running(running),
+                Ok(Some(running)) => drop(state.keep_running(running)),
                 Ok(None) => {}
                 // Somebody else runs it, which is as good.
                 Err(error) if error.code() == "session.leased" => {}

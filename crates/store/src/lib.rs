@@ -1,10 +1,11 @@
 //! Where sessions are kept. Each store implements the port in `sapwood_core::port::store`, and all of them pass the one
 //! suite in [`conformance`]: [`memory`] for tests and one-shot use, [`jsonl`] for greppable files, [`sqlite`] as the
-//! embedded default. This is the only crate that speaks SQL.
+//! embedded default, [`postgres`] for many servers. This is the only crate that speaks SQL.
 
 mod admit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod decode;
 #[cfg(feature = "bench")]
 pub mod floor;
 pub mod jsonl;
@@ -13,6 +14,8 @@ mod match_text;
 mod memories;
 pub mod memory;
 pub mod opencode;
+mod pack;
+pub mod postgres;
 mod private;
 mod rules;
 pub mod sqlite;
@@ -59,7 +62,7 @@ pub struct OpenOptions {
     pub key: Option<Key>,
 }
 
-/// Opens the store a URL names: `sqlite:FILE`, `jsonl:DIR` or `memory:`.
+/// Opens the store a URL names: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:`.
 pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     let invalid = |why: &str| StoreError::Invalid { what: "the store URL", why: format!("{url:?} {why}") };
     match url.split_once(':') {
@@ -71,7 +74,8 @@ pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
             let options = jsonl::JsonlOptions { durability: options.durability, persist_from };
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))
         }
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(postgres::PgStore::open(url)?)),
         Some(("memory", "")) => Ok(Arc::new(memory::MemoryStore::new())),
-        _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, memory:")),
+        _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB, memory:")),
     }
 }

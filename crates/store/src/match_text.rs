@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use sapwood_core::{Body, Kind};
+
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
 /// Odd numbers without a pattern, for hashing words.
@@ -15,6 +17,23 @@ const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Characters of a snippet, and how many of them may stand before the first match.
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
+
+/// Longest text that is indexed, in bytes; what is beyond is not found.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// The words a body is found by; `None` for kinds that searches do not look through.
+pub fn words_of(body: &Body) -> Option<String> {
+    if !is_searched(body.kind()) {
+        return None;
+    }
+    let text = body.search_text();
+    Some(distinct_words(&text[..text.floor_char_boundary(TEXT_BYTES_MAX)]))
+}
+
+/// Entries a full-text search looks through.
+pub fn is_searched(kind: Kind) -> bool {
+    kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
+}
 
 /// Words that must occur next to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,5 +8,9 @@ mod jsonl;
 mod jsonl_files;
 #[path = "all/memory.rs"]
 mod memory;
+#[path = "all/postgres.rs"]
+mod postgres;
+#[path = "all/postgres_faults.rs"]
+mod postgres_faults;
 #[path = "all/sqlite.rs"]
 mod sqlite;

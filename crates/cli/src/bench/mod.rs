@@ -44,6 +44,12 @@ pub struct BenchArgs {
     /// Work under this directory, on the disk that is to be measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// For the axis postgres: a server, and a user who may make databases in it
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+    /// Serve an empty route instead: the floor of the axis http
+    #[arg(long, hide = true)]
+    serve_empty: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,6 +78,12 @@ enum Axis {
     Import,
     /// Events over HTTP to 1, 100 and 2000 subscribers
     Stream,
+    /// Appends, contexts and forks over PostgreSQL; needs --postgres
+    Postgres,
+    /// Reads and durable injects over HTTP, from another process
+    Http,
+    /// Facts of fifty sessions, asked for in other words, and what crosses to others
+    Memories,
 }
 
 /// Memory comes first: what another axis has freed still counts as the process's own.
@@ -88,6 +100,9 @@ const ALL: &[Axis] = &[
     Axis::Compaction,
     Axis::Import,
     Axis::Stream,
+    Axis::Postgres,
+    Axis::Http,
+    Axis::Memories,
 ];
 
 /// How much of everything.
@@ -127,17 +142,23 @@ const QUICK: Sizes = Sizes {
 
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+    if args.serve_empty {
+        axis::http::serve_empty(out).await?;
+        return Ok(true);
+    }
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
+    // It needs a server, so it is only run when there is one or when it is asked for by name.
+    let is_run = |axis: &Axis| *axis != Axis::Postgres || args.postgres.is_some() || wanted.contains(axis);
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();
-    for axis in ALL.iter().filter(|axis| axes.contains(axis)) {
+    for axis in ALL.iter().filter(|axis| axes.contains(axis) && is_run(axis)) {
         eprintln!(
             "bench: {}",
             axis.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned())
         );
-        let measured = Box::pin(run_axis(*axis, &mut stage)).await?;
+        let measured = Box::pin(run_axis(*axis, &mut stage, args.postgres.as_deref())).await?;
         if json {
             measured.iter().try_for_each(|figure| table::write_json(figure, out))?;
             out.flush()?;
@@ -150,7 +171,7 @@ pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Re
     Ok(figures.iter().all(|figure| figure.met() != Some(false)))
 }
 
-async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     match axis {
         Axis::Memory => axis::memory::run(stage).await,
         Axis::Append => axis::append::run(stage).await,
@@ -164,5 +185,8 @@ async fn run_axis(axis: Axis, stage: &mut Stage) -> anyhow::Result<Vec<Figure>> 
         Axis::Compaction => axis::compaction::run(stage).await,
         Axis::Import => axis::import::run(stage).await,
         Axis::Stream => axis::stream::run(stage).await,
+        Axis::Postgres => axis::postgres::run(stage, postgres).await,
+        Axis::Http => axis::http::run(stage).await,
+        Axis::Memories => axis::memories::run(stage).await,
     }
 }

@@ -26,6 +26,10 @@ pub enum Command {
     Export {
         file: Option<String>,
     },
+    /// The skills, or one of them on or off.
+    Skill {
+        words: Vec<String>,
+    },
     Sessions,
     Open {
         session: String,
@@ -52,6 +56,7 @@ const OWN: &[Row] = &[
     ("compact", "[OPTIONS]", "let a summary stand in for the older part of the context"),
     ("model", "[NAME]", "show the model, or ask another one from now on"),
     ("agent", "[NAME]", "show this session's agent, or begin a session with another one"),
+    ("skill", "[on|off NAME]", "show the skills, or make one active in this session"),
     ("cost", "", "tokens and cost, per model"),
     ("export", "[FILE]", "write this session to a file"),
     ("quit", "", "end; the session stays"),
@@ -115,6 +120,7 @@ fn command_of(words: &[String]) -> Result<Command> {
     match name {
         "help" | "?" => most(0).map(|()| Command::Help),
         "quit" | "exit" | "q" => most(0).map(|()| Command::Quit),
+        "skill" => most(2).map(|()| Command::Skill { words: rest.to_vec() }),
         "undo" => most(0).map(|()| Command::Undo),
         "fork" => most(1).map(|()| Command::Fork { at: one() }),
         "new" => most(1).map(|()| Command::New { agent: one() }),

@@ -30,6 +30,7 @@ impl Chat<'_> {
             Command::Model { name: None } => self.show_models().await,
             Command::Model { name: Some(name) } => self.change_model(&name).await,
             Command::Export { file } => self.export(file).await,
+            Command::Skill { words } => self.skill(&words).await,
             Command::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
             Command::Open { session } => {
                 let session = self.app.session(&session).await?;
@@ -147,6 +148,20 @@ impl Chat<'_> {
             None => self.opening.agent.model = Some(name.to_owned()),
         }
         self.say(format!("{GREEN}✓{GREEN:#} {} answers from now on", clean(name)))
+    }
+
+    async fn skill(&mut self, words: &[String]) -> Result<()> {
+        let session = self.session.as_ref().map(ToString::to_string);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match (words.as_slice(), session.as_deref()) {
+            ([], None) => self.run_command(&["skill", "ls"]).await,
+            ([], Some(session)) => self.run_command(&["skill", "ls", "--session", session]).await,
+            ([verb @ ("on" | "off"), name], Some(session)) => {
+                self.run_command(&["skill", verb, session, name]).await
+            }
+            (["on" | "off", _], None) => Err(nothing_said()),
+            _ => Err(Failure::usage("/skill takes on NAME or off NAME", "/skill alone shows them")),
+        }
     }
 
     async fn export(&mut self, file: Option<String>) -> Result<()> {

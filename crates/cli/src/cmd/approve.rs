@@ -44,11 +44,35 @@ pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
 async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
     app.open_world()?;
     let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
+    let run = app.engine.run_of(&app.scope, &session).await?;
+    if let Some(run) = &run {
+        // A role of a flow: its turn is part of a run, and so is what comes after it.
+        match app.engine.resume_flow(&app.scope, run).await {
+            Ok(Some(running)) => return super::flow::carry_on(app, running).await,
+            Ok(None) => {}
+            Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     let turn = Turn::watch(app, &session).await?;
     match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
-        Ok(Some(running)) => deliver(app, turn.with(running), Told::Report).await,
+        Ok(Some(running)) => {
+            deliver(app, turn.with(running), Told::Report).await?;
+            carry_run_on(app, run).await
+        }
         Ok(None) => say_answered(app, &session),
         Err(error) if error.code() == "session.leased" => say_answered(app, &session),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whoever ran the flow may have left while the turn went on here.
+async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
+    let Some(run) = run else { return Ok(()) };
+    match app.engine.resume_flow(&app.scope, &run).await {
+        Ok(Some(running)) => super::flow::carry_on(app, running).await,
+        Ok(None) => Ok(()),
+        Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -105,6 +105,9 @@ async fn summariser(
 }
 
 fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {
+    if let Some(reason) = &done.cancelled {
+        return Err(Failure::new("hook.refused", format!("a hook refused the compaction: {reason}")));
+    }
     if app.out.is_json() {
         let mut line = json!({
             "kept": done.kept, "archived": done.archived,

@@ -52,7 +52,7 @@ fn print_event(out: &mut Out, session: &SessionId, record: &Record) -> Result<()
 
 /// Ctrl-C is how a follower ends: with 130, and without a word. A reader holds nothing that would need tidying.
 #[cfg(unix)]
-fn end_on_interrupt() -> Result<()> {
+pub fn end_on_interrupt() -> Result<()> {
     let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, always)
         .map(|_| ())
@@ -60,6 +60,6 @@ fn end_on_interrupt() -> Result<()> {
 }
 
 #[cfg(not(unix))]
-fn end_on_interrupt() -> Result<(), Failure> {
+pub fn end_on_interrupt() -> Result<(), Failure> {
     Ok(())
 }

@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use sapwood::Seq;
 use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
-use sapwood::formats::export::{ExportError, html, jsonl, markdown, messages, role_files, tree};
+use sapwood::engine::export::PageFormat;
+use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
-use sapwood::formats::workflow;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -164,44 +164,24 @@ async fn write_session<W: Write>(app: &App, summary: &Summary, shape: Shape, to:
         Shape::Jsonl => write_jsonl(app, summary, to).await,
         Shape::Pi => write_tree(app, summary, Dialect::Pi, to).await,
         Shape::Operator => write_tree(app, summary, Dialect::Operator, to).await,
-        shape => {
-            let mut to = to;
-            let text = page_of(app, summary, shape).await?;
-            to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
-            Ok(to)
-        }
+        Shape::RoleFiles => write_page(app, summary, PageFormat::RoleFiles, to).await,
+        Shape::Messages => write_page(app, summary, PageFormat::Messages, to).await,
+        Shape::MessagesAnthropic => write_page(app, summary, PageFormat::MessagesAnthropic, to).await,
+        Shape::Markdown => write_page(app, summary, PageFormat::Markdown, to).await,
+        Shape::Html => write_page(app, summary, PageFormat::Html, to).await,
+        Shape::Workflow => write_page(app, summary, PageFormat::Workflow, to).await,
     }
 }
 
-/// What is made of the active path, or of the context.
-async fn page_of(app: &App, summary: &Summary, shape: Shape) -> Result<String> {
-    let (engine, scope, session) = (&app.engine, &app.scope, &summary.id);
-    if matches!(shape, Shape::Messages | Shape::MessagesAnthropic) {
-        let context = engine.context(scope, session, None).await?;
-        let parts = context.messages.iter().flat_map(|message| &message.parts);
-        let blobs: Vec<_> = parts
-            .filter_map(|part| match part {
-                sapwood::Part::Media(media) => Some(media.blob),
-                _ => None,
-            })
-            .collect();
-        let media = engine.media_of(scope, blobs).await?;
-        let value = match shape {
-            Shape::Messages => messages::openai(&context, &media),
-            _ => messages::anthropic(&context, &media),
-        };
-        return Ok(format!("{value:#}\n"));
-    }
-    let path = engine.whole_path(scope, session).await?;
-    Ok(match shape {
-        Shape::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
-        Shape::Markdown => markdown::page(summary, &path),
-        Shape::Html => {
-            let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
-            html::page(summary, &path, &engine.media_of(scope, blobs).await?)
-        }
-        _ => workflow::serialise(&workflow::of_session(summary, &path).document),
-    })
+async fn write_page<W: Write>(
+    app: &App,
+    summary: &Summary,
+    format: PageFormat,
+    mut to: W,
+) -> Result<W, Broken> {
+    let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
+    to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
+    Ok(to)
 }
 
 /// Writes what the session held when the export began; what comes meanwhile belongs to the next one.

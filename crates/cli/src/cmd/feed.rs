@@ -3,30 +3,61 @@
 use std::io::Write;
 
 use clap::Args;
-use sapwood::core::project::feed::FeedType;
+use sapwood::core::project::feed::{Feed, FeedItem, FeedType};
+use sapwood::core::{Entry, Record};
+use sapwood::{Seq, SessionId};
 
+use super::events::end_on_interrupt;
 use crate::failure::Result;
-use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, fit};
+use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, fit};
 use crate::wiring::App;
 
 /// Show the feed an operator watches
 #[derive(Debug, Args)]
 pub struct FeedArgs {
     session: String,
+    /// Go on with what comes, until Ctrl-C; an item that is printed again under its id has changed
+    #[arg(long, short)]
+    follow: bool,
 }
 
 pub async fn run(app: &mut App, args: FeedArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    for item in app.engine.feed(&app.scope, &session).await? {
-        if app.out.is_json() {
-            app.out.json(&item)?;
-            continue;
-        }
-        let style = style_of(item.kind);
-        let text = fit(&item.text, app.out.width().saturating_sub(24).max(20));
-        writeln!(app.out, "{DIM}{:>6}{DIM:#}  {style}{}{style:#}  {text}", item.id, fit(&item.label, 40))?;
+    if args.follow {
+        return follow(app, &session).await;
     }
-    Ok(())
+    let items = app.engine.feed(&app.scope, &session).await?;
+    items.iter().try_for_each(|item| print_item(&mut app.out, item))
+}
+
+/// What is there as it is now, then whatever changes. One reader does both, so nothing is missed or comes twice.
+async fn follow(app: &mut App, session: &SessionId) -> Result<()> {
+    end_on_interrupt()?;
+    let mut follower = app.engine.follow(&app.scope, session, Seq::ZERO).await?;
+    let mut feed = Feed::default();
+    while let Some(record) = follower.try_next().await? {
+        feed.apply(&entry_of(session, record)?);
+    }
+    feed.items.iter().try_for_each(|item| print_item(&mut app.out, item))?;
+    loop {
+        app.out.flush()?;
+        feed.apply(&entry_of(session, follower.next().await?)?);
+        feed.news().try_for_each(|item| print_item(&mut app.out, item))?;
+    }
+}
+
+fn entry_of(session: &SessionId, record: Record) -> Result<Entry> {
+    let unreadable = |source| sapwood::Error::Unreadable { session: session.clone(), source };
+    Ok(record.into_entry().map_err(unreadable)?)
+}
+
+fn print_item(out: &mut Out, item: &FeedItem) -> Result<()> {
+    if out.is_json() {
+        return out.json(item);
+    }
+    let style = style_of(item.kind);
+    let text = fit(&item.text, out.width().saturating_sub(24).max(20));
+    Ok(writeln!(out, "{DIM}{:>6}{DIM:#}  {style}{}{style:#}  {text}", item.id, fit(&item.label, 40))?)
 }
 
 fn style_of(kind: FeedType) -> anstyle::Style {
@@ -34,8 +65,8 @@ fn style_of(kind: FeedType) -> anstyle::Style {
         FeedType::User => GREEN,
         FeedType::Assistant => CYAN,
         FeedType::Error | FeedType::ToolError => RED,
-        FeedType::Tool | FeedType::ToolSuccess => YELLOW,
-        FeedType::Waiting | FeedType::Resume => BOLD,
+        FeedType::Tool | FeedType::ToolSuccess | FeedType::Pressure | FeedType::Repair => YELLOW,
+        FeedType::Waiting | FeedType::Resume | FeedType::Handoff => BOLD,
         FeedType::Event | FeedType::Activation | FeedType::Reasoning => DIM,
     }
 }

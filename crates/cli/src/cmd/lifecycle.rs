@@ -17,6 +17,7 @@ pub struct CloseArgs {
 
 pub async fn close(app: &mut App, args: CloseArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
+    app.open_world_to_learn()?;
     app.engine.close(&app.scope, &session).await?;
     print_state(app, &session).await
 }
@@ -35,6 +36,7 @@ pub async fn archive(app: &mut App, args: ArchiveArgs) -> Result<()> {
     if args.reopen {
         app.engine.reopen(&app.scope, &session).await?;
     } else {
+        app.open_world_to_learn()?;
         app.engine.archive(&app.scope, &session).await?;
     }
     print_state(app, &session).await

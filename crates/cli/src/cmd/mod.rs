@@ -17,7 +17,10 @@ pub mod erase;
 pub mod events;
 pub mod export;
 pub mod feed;
+pub mod flow;
 pub mod fork;
+pub mod graft;
+pub mod hook;
 pub mod import;
 pub mod info;
 pub mod inject;
@@ -25,6 +28,8 @@ pub mod keychain;
 pub mod ledger;
 pub mod lifecycle;
 pub mod ls;
+pub mod memory;
+pub mod migrate;
 pub mod names;
 pub mod new;
 pub mod prune;
@@ -34,8 +39,10 @@ pub mod send;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod skill;
 pub mod start;
 pub mod tree;
+pub mod trigger;
 pub mod trim;
 pub mod uncompact;
 pub mod usage;
@@ -56,13 +63,16 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => return about::completions(&args, global.format()),
         Command::Version(_) => return about::version(global.format()),
         Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
+        Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
         command => command,
     };
     let mut app = App::open(&global)?;
     // Boxed: the commands' futures differ in size, and only one of them ever runs.
-    Box::pin(dispatch(&mut app, command)).await?;
+    let done = Box::pin(dispatch(&mut app, command)).await;
+    app.engine.hooks_settled().await;
+    done?;
     Ok(app.out.flush()?)
 }
 
@@ -98,20 +108,27 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Info(args) => info::run(app, args).await,
         Command::Usage(args) => usage::run(app, args).await,
         Command::Feed(args) => feed::run(app, args).await,
+        Command::Flow(args) => Box::pin(flow::run(app, args)).await,
         Command::Ledger(args) => ledger::run(app, args).await,
         Command::Archives(args) => archives::run(app, args).await,
         Command::Members(args) => share::members(app, args).await,
         Command::Share(args) => share::run(app, args).await,
         Command::Audit(args) => audit::run(app, args).await,
+        Command::Memory(args) => Box::pin(memory::run(app, args)).await,
+        Command::Graft(args) => Box::pin(graft::run(app, args)).await,
         Command::Key(args) => apikey::run(app, args).await,
         Command::Tenant(args) => apikey::tenant(app, args).await,
         Command::Serve(args) => Box::pin(serve::run(app, args)).await,
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => import::run(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
+        Command::Skill(args) => skill::run(app, args).await,
+        Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)
+        | Command::Migrate(_)
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
     }

@@ -7,7 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use sapwood::core::TimestampMs;
+use sapwood::core::port::clock::Clock;
 use sapwood::effects::egress::{AllowedHosts, Egress, EgressLimits, EgressRequest};
+use sapwood::engine::memory::IdleWindow;
+use sapwood::{Engine, SystemClock};
 use sapwood_server::door::Door;
 use sapwood_server::oidc::{KeySource, Oidc, OidcConfig, Tenancy};
 use sapwood_server::{Listening, Rate, Settings, State};
@@ -17,6 +21,7 @@ use crate::agents;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
 use crate::render::note;
+use crate::triggers;
 use crate::wiring::App;
 
 /// Serve the API over HTTP
@@ -38,6 +43,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let door = Door::new(app.engine.store().clone(), local, oidc);
     let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents_of(app)?);
+    let triggers = triggers::read(app)?;
+    state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
     // Asked before the door is locked by the address itself.
     if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
@@ -45,8 +52,49 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
+    // Whoever died before, here or on another server of the same store: its turns are carried on.
+    let _keeper = app.engine.keep_turns()?;
+    let mut tasks = triggers::start(&app.engine, triggers);
+    tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;
+    // What they were doing is in their logs: the next server goes on with it.
+    tasks.into_iter().for_each(|task| task.abort());
     Ok(())
+}
+
+/// How long a session must have been idle before it is learned from, unless the settings say otherwise.
+const IDLE_MINUTES_DEFAULT: u32 = 30;
+/// Between two looks for idle sessions.
+const IDLE_LOOK: Duration = Duration::from_secs(60);
+/// How far back the first look goes: what went idle while no server ran.
+const IDLE_LOOK_BACK_MS: i64 = 7 * 86_400_000;
+
+fn idle_ms(app: &App) -> i64 {
+    let settings = app.place.config.memory.clone().unwrap_or_default();
+    match settings.learn {
+        Some(false) => 0,
+        _ => i64::from(settings.idle_minutes.unwrap_or(IDLE_MINUTES_DEFAULT)) * 60_000,
+    }
+}
+
+/// Learns from sessions that nobody has used for a while, for as long as the server runs. Each look takes up where the
+/// last one ended; several servers that look at the same session learn one thing.
+async fn learn_from_idle(engine: Engine, idle_ms: i64) {
+    if idle_ms == 0 {
+        return;
+    }
+    let mut after = SystemClock.now().0 - idle_ms - IDLE_LOOK_BACK_MS;
+    loop {
+        let before = SystemClock.now().0 - idle_ms;
+        let window = IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
+        for tenant in engine.store().list_tenants().await.unwrap_or_default() {
+            if let Err(error) = engine.learn_from_idle(&tenant, window).await {
+                tracing::warn!(%tenant, %error, "idle sessions were not learned from");
+            }
+        }
+        after = before - 1;
+        tokio::time::sleep(IDLE_LOOK).await;
+    }
 }
 
 async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> {

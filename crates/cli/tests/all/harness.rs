@@ -47,12 +47,22 @@ pub fn on_each_store(check: impl Fn(&World)) {
 impl World {
     pub fn new(scheme: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        if scheme == "postgres" {
+            return Self { dir, url: sapwood_store::conformance::cluster::shared().new_database() };
+        }
         let url = format!("{scheme}:{}", dir.path().join(format!("store.{scheme}")).display());
         Self { dir, url }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Writes the user's own `sapwood.toml`.
+    pub fn configure(&self, text: &str) {
+        let home = self.path(".local/share/sapwood");
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("sapwood.toml"), text).unwrap();
     }
 
     /// The binary in this world, without a store.

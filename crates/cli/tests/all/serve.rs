@@ -14,9 +14,9 @@ use crate::harness::World;
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Served {
-    child: Child,
-    addr: String,
+pub struct Served {
+    pub child: Child,
+    pub addr: String,
 }
 
 impl Drop for Served {
@@ -26,8 +26,14 @@ impl Drop for Served {
     }
 }
 
-fn serve(world: &World, addr: &str) -> Served {
-    let mut command = world.command(&["serve", "--addr", addr, "--json"]);
+pub fn serve(world: &World, addr: &str) -> Served {
+    serve_with(world, &[], addr, &[])
+}
+
+/// With options for the program as a whole, and variables.
+pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &str)]) -> Served {
+    let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
+    command.envs(env.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -36,7 +42,7 @@ fn serve(world: &World, addr: &str) -> Served {
 }
 
 /// HTTP/1.0, so that the body is plain and ends with the connection.
-fn open(
+pub fn open(
     addr: &str,
     method: &str,
     path: &str,
@@ -62,7 +68,7 @@ fn open(
     Ok((status, reader))
 }
 
-fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
+pub fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let headers: Vec<(&str, &str)> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
     let (status, mut reader) = open(addr, method, path, &headers, body).unwrap();

@@ -8,6 +8,7 @@ const OPENING: &str = "── The first messages, word for word ──";
 const STORY: &str = "── What happened before ──";
 const TURN: &str = "── The current turn so far ──";
 const CARRIED: &str = "── Carried along ──";
+const STANDING: &str = "── The flow, as it stands ──";
 const ARCHIVED: &str = "archived; this stands in for";
 /// Most files, facts, decisions or open items that are shown of each; the newest are.
 const SHOWN_MAX: usize = 60;
@@ -27,8 +28,9 @@ impl Digest {
         Self { story, ..Self::default() }
     }
 
-    /// Takes a summary apart.
+    /// Takes a summary apart. What stood beside it is made anew each time, and left out here.
     pub fn parse(summary: &str) -> Self {
+        let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
         if !summary.starts_with('[') || !summary.lines().next().is_some_and(|line| line.contains(ARCHIVED)) {
             return Self::of_story(summary.trim().to_owned());
         }
@@ -81,6 +83,12 @@ impl Digest {
     }
 }
 
+/// The summary with facts that no strategy may shorten behind it.
+pub fn with_standing(summary: &str, standing: &str) -> String {
+    let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
+    format!("{}\n\n{STANDING}\n{standing}", summary.trim_end())
+}
+
 fn split_at_heading<'a>(text: &'a str, heading: &str) -> Option<(&'a str, &'a str)> {
     let is_line = |at: &usize| {
         (*at == 0 || text[..*at].ends_with('\n'))
@@ -125,6 +133,16 @@ mod tests {
         assert_eq!(Digest::parse(&text), digest, "{text}");
         let alone = Digest::of_story("user: x".to_owned());
         assert_eq!(Digest::parse(&alone.render(1, &Details::default(), None)), alone);
+    }
+
+    #[test]
+    fn what_stands_beside_a_summary_is_replaced_and_never_becomes_part_of_the_story() {
+        let alone = Digest::of_story("user: x".to_owned()).render(1, &Details::default(), None);
+        let once = with_standing(&alone, "Node: draft");
+        let twice = with_standing(&once, "Node: review");
+        assert!(twice.ends_with("Node: review") && !twice.contains("draft"), "{twice}");
+        assert_eq!(Digest::parse(&twice), Digest::parse(&alone));
+        assert_eq!(Digest::parse(&with_standing("by somebody", "Node: a")).story, "by somebody");
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod voice;
 
 use std::sync::Arc;
 
-pub use digest::Digest;
+pub use digest::{Digest, with_standing};
 pub use mask::{ToolOutput, mask};
 pub use options::{CompactOptions, Detail, Keep, Method, OptionError};
 pub use plan::{Cut, Snap, carried_over, find_cut};

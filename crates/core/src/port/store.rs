@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
-use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TimestampMs, TurnId};
+use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 use crate::project::summary::{Lineage, Origin, Summary};
@@ -73,6 +73,8 @@ pub enum StoreError {
     DiskFull { place: String },
     #[error("{place} was busy for {waited_ms} ms")]
     Busy { place: String, waited_ms: u64 },
+    #[error("{place} cannot be reached: {why}")]
+    Unreachable { place: String, why: String },
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
     #[error("{place}: {what}")]
@@ -105,6 +107,7 @@ impl StoreError {
             StoreError::ReadOnly { .. } => "store.read_only",
             StoreError::DiskFull { .. } => "store.disk_full",
             StoreError::Busy { .. } => "store.busy",
+            StoreError::Unreachable { .. } => "store.unreachable",
             StoreError::Io { .. } => "store.io",
             StoreError::Backend { .. } => "store.backend",
         }
@@ -378,6 +381,10 @@ pub trait Sessions: Send + Sync {
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
     }
+    /// Waits until the mark is another one, in a store that is told; in others, for ever.
+    async fn changed(&self, _mark: u64) {
+        std::future::pending().await
+    }
 }
 
 /// The entries of one session.
@@ -466,6 +473,15 @@ pub trait Audit: Send + Sync {
 pub trait Upkeep: Send + Sync {
     /// Checks what only the store can see: its files, its derived rows. What the log promises is checked from outside.
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
+    /// Sessions, of any tenant, whose turn is open and whose lease is over: their process died. None if the store cannot
+    /// tell without going through its sessions.
+    async fn abandoned_turns(
+        &self,
+        _now: TimestampMs,
+        _limit: usize,
+    ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
+        Ok(None)
+    }
     /// Finishes what is under way. A store that is dropped does the same.
     async fn flush(&self) -> Result<()>;
     /// For people: what and where this store is.

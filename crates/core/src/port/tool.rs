@@ -24,6 +24,8 @@ pub enum Touch {
     Commits,
     /// Speaks with a person.
     Asks,
+    /// Is run by whoever began the turn: it ends with the call, and the next one begins with the result.
+    Callers,
 }
 
 /// Whether a call that may have run before a crash may be run again.

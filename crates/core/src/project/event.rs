@@ -5,6 +5,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::entry::{Body, Kind, Outcome, Record, SessionState, Strategy, codec::CodecError};
+use crate::flow::event::RUN_INFO;
+use crate::flow::post::POST_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::pressure::PRESSURE_INFO;
 use crate::scope::Principal;
@@ -60,6 +62,8 @@ fn event_name(record: &Record) -> Result<&'static str, CodecError> {
         Kind::SessionNamed => "session:renamed",
         Kind::CustomInfo => match record.decode()? {
             Body::CustomInfo(body) if body.custom_type == PRESSURE_INFO => "session:pressure",
+            Body::CustomInfo(body) if body.custom_type == RUN_INFO => "flow:event",
+            Body::CustomInfo(body) if body.custom_type == POST_INFO => "flow:entered",
             _ => "session:info",
         },
         Kind::TurnStarted => "session:turn_started",

@@ -6,8 +6,12 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::content::Part;
-use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, Stop};
+use crate::entry::{ApprovalAnswer, Body, CustomInfo, Entry, Outcome, Stop, SystemNote};
+use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
+use crate::flow::{HANDOFF_TOOL, Post, RunEvent, RunOutcome};
+use crate::port::hook::{HookNote, HookResult};
 use crate::pressure::Pressure;
+use crate::trigger::TriggerNote;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -16,13 +20,16 @@ pub enum FeedType {
     User,
     Event,
     Error,
+    Handoff,
     Resume,
+    Repair,
     Tool,
     ToolSuccess,
     ToolError,
     Activation,
     Reasoning,
     Waiting,
+    Pressure,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -40,6 +47,9 @@ pub struct Feed {
     pub items: Vec<FeedItem>,
     /// Items of calls that have no outcome yet, by call id.
     running: HashMap<String, usize>,
+    /// The item that the latest entry changed in place, and how many there were before it.
+    changed: Option<usize>,
+    before: usize,
 }
 
 impl Feed {
@@ -51,8 +61,15 @@ impl Feed {
         feed
     }
 
+    /// What the latest entry changed or added: an item whose id a watcher has seen takes that one's place.
+    pub fn news(&self) -> impl Iterator<Item = &FeedItem> {
+        let changed = self.changed.and_then(|at| self.items.get(at));
+        changed.into_iter().chain(&self.items[self.before..])
+    }
+
     pub fn apply(&mut self, entry: &Entry) {
-        use FeedType::{Activation, Error, Event, Resume, User, Waiting};
+        use FeedType::{Activation, Error, Event, User, Waiting};
+        (self.changed, self.before) = (None, self.items.len());
         let text = entry.body.text();
         match &entry.body {
             Body::UserMessage(_) => self.push(entry, User, "user", text),
@@ -66,18 +83,11 @@ impl Feed {
                 }
             }
             Body::ToolResult(result) => self.finish_tool(entry, &result.call_id, result.is_error, text),
-            Body::SystemNote(note) if note.reason.as_deref() == Some("continuation") => {
-                self.push(entry, Resume, "resumed", text);
-            }
-            Body::SystemNote(_) => self.push(entry, Event, "note", text),
+            Body::SystemNote(note) => self.push_note(entry, note),
             Body::CustomMessage(message) if message.display => {
                 self.push(entry, Event, &message.custom_type, text)
             }
-            Body::CustomInfo(info) => {
-                if let Some(pressure) = Pressure::from_info(info) {
-                    self.push(entry, Event, "pressure", pressure.to_string());
-                }
-            }
+            Body::CustomInfo(info) => self.push_info(entry, info),
             Body::CustomMessage(_) | Body::Round(_) => {}
             Body::Compaction(_) => self.push(entry, Event, "compacted", text),
             Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
@@ -120,6 +130,68 @@ impl Feed {
         self.items.push(FeedItem { id, kind, label: label.to_owned(), text });
     }
 
+    fn push_note(&mut self, entry: &Entry, note: &SystemNote) {
+        let (kind, label) = match note.reason.as_deref() {
+            Some("continuation") => (FeedType::Resume, "resumed"),
+            Some(REPAIR_REASON) => (FeedType::Repair, "repair"),
+            Some(ENTRY_REASON) => (FeedType::Event, "node"),
+            _ => (FeedType::Event, "note"),
+        };
+        self.push(entry, kind, label, note.text.clone());
+    }
+
+    /// What extensions wrote down that an operator should see.
+    fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
+        if let Some(pressure) = Pressure::from_info(info) {
+            self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
+        } else if let Some(post) = Post::of_info(info) {
+            let text = format!("{} · visit {}", post.flow, post.visit);
+            self.push(entry, FeedType::Activation, &post.node, text);
+        } else if let Some(event) = RunEvent::of_info(info) {
+            self.push_run_event(entry, event);
+        } else if let Some(note) = HookNote::from_info(info) {
+            let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
+            let kind = if is_bad { FeedType::Error } else { FeedType::Event };
+            self.push(entry, kind, "hook", note.to_string());
+        } else if let Some(note) = TriggerNote::from_info(info) {
+            self.push(entry, FeedType::Event, "trigger", note.to_string());
+        }
+    }
+
+    fn push_run_event(&mut self, entry: &Entry, event: RunEvent) {
+        use FeedType::{Activation, Error, Event, Handoff, Resume, Waiting};
+        match event {
+            RunEvent::Started { flow, .. } => {
+                self.push(entry, Activation, "flow started", flow.title().to_owned());
+            }
+            RunEvent::Entered { node, visit, session, .. } => {
+                self.push(entry, Activation, &node, format!("visit {visit} in session {session}"));
+            }
+            RunEvent::Waits { node, approvals, .. } => self.push(entry, Waiting, &node, approvals.join(", ")),
+            RunEvent::Handed { node, handed, .. } => {
+                let to: Vec<&str> = handed.to.iter().map(|(to, _)| to.as_str()).collect();
+                let text = match (to.is_empty(), handed.closed.or(handed.waits)) {
+                    (false, _) => format!("→ {}", to.join(", ")),
+                    (true, Some(why)) => why,
+                    (true, None) => handed.said,
+                };
+                self.push(entry, Handoff, &node, text);
+            }
+            RunEvent::Failed { node, code, message, .. } => {
+                self.push(entry, Error, &node, format!("{code}: {message}"));
+            }
+            RunEvent::Retried { node, attempt, .. } => {
+                self.push(entry, Resume, &node, format!("try {attempt}"));
+            }
+            RunEvent::Improving => self.push(entry, Event, "improvement", "the roles look back".to_owned()),
+            RunEvent::CancelAsked => self.push(entry, Event, "cancel asked", String::new()),
+            RunEvent::Ended { outcome, message, .. } => {
+                let kind = if outcome == RunOutcome::Failed { Error } else { Event };
+                self.push(entry, kind, outcome.as_str(), message.unwrap_or_default());
+            }
+        }
+    }
+
     /// One item for all text of an answer, one for each thing that is not text.
     fn push_answer(&mut self, entry: &Entry, parts: &[Part]) {
         let mut is_said = false;
@@ -153,11 +225,19 @@ impl Feed {
     }
 
     fn finish_tool(&mut self, entry: &Entry, call_id: &str, is_error: bool, text: String) {
-        let kind = if is_error { FeedType::ToolError } else { FeedType::ToolSuccess };
-        match self.running.remove(call_id).and_then(|index| self.items.get_mut(index)) {
+        let at = self.running.remove(call_id);
+        let is_handoff = at.and_then(|at| self.items.get(at)).is_some_and(|item| item.label == HANDOFF_TOOL);
+        let kind = match (is_handoff, is_error) {
+            (true, true) => FeedType::Repair,
+            (true, false) => FeedType::Handoff,
+            (false, true) => FeedType::ToolError,
+            (false, false) => FeedType::ToolSuccess,
+        };
+        match at.and_then(|at| self.items.get_mut(at)) {
             Some(item) => {
                 item.kind = kind;
                 item.text = text;
+                self.changed = at;
             }
             None => self.push(entry, kind, "tool", text),
         }

@@ -6,5 +6,7 @@ pub mod event;
 pub mod feed;
 pub mod ledger;
 pub mod outline;
+pub mod rounds;
 pub mod summary;
+pub mod timeline;
 pub mod usage;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::confidence::take_rating;
-use super::state::{BUDGET, CONFIDENCE, CallState, CallStatus, TurnState};
+use super::state::{BUDGET, CONFIDENCE, CONSENT, CallState, CallStatus, TurnState};
 use super::{Answer, Effect, Input, Step};
 use crate::agent::{Confidence, Limits};
 use crate::content::{Json, Part, ToolCall};
@@ -13,6 +13,8 @@ use crate::entry::{
     Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
     TurnEnded, TurnStarted, UserMessage,
 };
+use crate::flow::post::Question;
+use crate::flow::{Post, visit::DECLINED};
 use crate::id::{EntryId, SessionId, TurnId};
 use crate::policy::{ApprovalMode, Decision, decide};
 use crate::port::tool::{FsScope, ToolSpec, Touch};
@@ -28,11 +30,24 @@ pub struct Rules {
     pub confidence: Option<Confidence>,
     pub tools: Vec<ToolSpec>,
     pub trace_id: Option<String>,
+    /// The node of a flow that the session is at.
+    pub post: Option<Post>,
 }
 
 impl Rules {
     pub(super) fn tool(&self, name: &str) -> Option<&ToolSpec> {
         self.tools.iter().find(|spec| spec.name == name)
+    }
+
+    /// Whether the call itself is a question, which a person's answer is the result of.
+    fn asks(&self, call: &ToolCall) -> bool {
+        let is_prompt = matches!(self.question(call), Some(Question::Prompt(_)));
+        is_prompt || self.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks)
+    }
+
+    /// What a handoff asks a person.
+    fn question(&self, call: &ToolCall) -> Option<Question> {
+        self.post.as_ref()?.question(call)
     }
 }
 
@@ -56,14 +71,29 @@ impl Machine {
 
     /// Begins a turn with a user's words; `taken` if they had waited in the queue.
     pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, Step) {
+        Self::begin_with(rules, vec![words.into()], taken)
+    }
+
+    /// Begins a turn with whatever its caller brings: words, results of calls that were handed over, what was said elsewhere.
+    pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, Step) {
         let mut machine = Self::new(rules, TurnState::default());
         let mut step = Step::default();
         machine.add(&mut step, TurnStarted { trace_id: machine.rules.trace_id.clone() });
         if let Some(input) = taken {
             machine.add(&mut step, InputTaken { input });
         }
-        machine.add(&mut step, words);
-        machine.open_round(&mut step);
+        for body in opening {
+            machine.add(&mut step, body);
+        }
+        match machine.rules.post.as_ref().filter(|post| post.needs_consent_first()) {
+            None => machine.open_round(&mut step),
+            Some(post) => {
+                let question =
+                    format!("May {} of the flow {:?} see what the roles found?", post.role, post.flow);
+                machine.ask(&mut step, question, None, CONSENT);
+                step.effects.push(Effect::AwaitPerson);
+            }
+        }
         (machine, step)
     }
 
@@ -267,8 +297,13 @@ impl Machine {
             return self.add(step, error_result(&call, format!("The input does not fit the tool: {fault}")));
         }
         let (touch, decision) = (spec.touch, decide(spec, self.rules.approvals, self.rules.fs_scope));
+        match self.rules.question(&call) {
+            Some(Question::Prompt(question)) => return self.ask(step, question, Some(&call), "question"),
+            Some(Question::Agree(question)) => return self.ask(step, question, Some(&call), "handoff"),
+            None => {}
+        }
         match decision {
-            Decision::Run => {}
+            Decision::Run | Decision::HandOver => {}
             Decision::Refuse { why } => self.add(step, error_result(&call, why)),
             Decision::Ask => {
                 let (question, kind) = question_of(&call, touch);
@@ -291,13 +326,14 @@ impl Machine {
 
     /// Starts what may start: looking runs side by side, everything else alone and in order.
     pub(super) fn dispatch(&mut self, step: &mut Step) {
-        if self.state.all_done() {
+        if self.is_settled() {
             return self.complete_round(step);
         }
         let mut earlier_waits = false;
         for at in 0..self.state.calls.len() {
             let call = &self.state.calls[at];
-            let may_run = call.status == CallStatus::Begun && !self.running.contains(&at);
+            let may_run =
+                call.status == CallStatus::Begun && !self.is_handed_over(call) && !self.running.contains(&at);
             let reads = self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Reads);
             let alone = self.running.is_empty() && !earlier_waits;
             let only_reads_run = !self.running.iter().any(|at| !self.reads(*at)) && !earlier_waits;
@@ -318,9 +354,24 @@ impl Machine {
         self.rules.tool(name).is_some_and(|spec| spec.touch == Touch::Reads)
     }
 
+    /// Calls that are the caller's to run end the turn; they are the only ones that may be left without a result.
     fn complete_round(&mut self, step: &mut Step) {
         self.close_round(step, RoundStatus::Ok, None);
-        self.open_round(step);
+        if self.state.all_done() {
+            self.open_round(step);
+        } else {
+            self.end(step, Outcome::Completed, None);
+        }
+    }
+
+    pub(super) fn is_handed_over(&self, call: &CallState) -> bool {
+        self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Callers)
+    }
+
+    /// Nothing is left that this turn could do about its calls.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut calls = self.state.calls.iter();
+        calls.all(|call| call.status == CallStatus::Done || self.is_handed_over(call))
     }
 
     fn take_result(&mut self, step: &mut Step, result: ToolResult) {
@@ -367,7 +418,7 @@ impl Machine {
     fn settle_answered_calls(&mut self, step: &mut Step) {
         for at in 0..self.state.calls.len() {
             let (call, status) = (self.state.calls[at].call.clone(), self.state.calls[at].status.clone());
-            let asks = self.rules.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks);
+            let asks = self.rules.asks(&call);
             match status {
                 CallStatus::Denied { reason } => {
                     let why = reason.unwrap_or_else(|| "no reason was given".to_owned());
@@ -387,6 +438,11 @@ impl Machine {
             (BUDGET, ApprovalAnswer::Approved) => step.effects.push(Effect::CallModel),
             (BUDGET, ApprovalAnswer::Denied) => {
                 self.break_off(step, None, Outcome::Limited, Some("budget_exceeded"))
+            }
+            (CONSENT, ApprovalAnswer::Approved) => self.open_round(step),
+            (CONSENT, ApprovalAnswer::Denied) => {
+                self.trouble = reason;
+                self.end(step, Outcome::Cancelled, Some(DECLINED));
             }
             (_, ApprovalAnswer::Approved) => self.act_on_answer(step, &BTreeMap::new(), None),
             (_, ApprovalAnswer::Denied) => {

@@ -10,9 +10,11 @@ pub mod confidence;
 mod machine;
 mod recover;
 mod state;
+mod terms;
 
 pub use machine::{Machine, Rules};
 pub use state::{CallState, CallStatus, Gate, TurnState};
+pub use terms::{CallersTool, Terms};
 
 use std::collections::BTreeMap;
 

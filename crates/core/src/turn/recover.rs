@@ -83,7 +83,8 @@ impl Machine {
         for at in 0..self.state.calls.len() {
             let call = self.state.calls[at].call.clone();
             let is_safe = self.rules.tool(&call.name).is_some_and(|spec| spec.replay == Replay::Safe);
-            if self.state.calls[at].status == CallStatus::Begun && !is_safe {
+            let is_ours = !self.is_handed_over(&self.state.calls[at]);
+            if self.state.calls[at].status == CallStatus::Begun && is_ours && !is_safe {
                 self.add(step, interrupted_result(&call));
                 was_cut = true;
             }

@@ -84,14 +84,19 @@ impl TurnState {
             self.gate = None;
         }
         match body {
-            Body::UserMessage(_) => self.has_input = true,
+            Body::UserMessage(_) | Body::SystemNote(_) => self.has_input = true,
+            // Before the first round it is what the turn was given, said elsewhere.
+            Body::AssistantMessage(_) if self.round == 0 => self.has_input = true,
             Body::Round(round) => self.apply_round(round.number, round.result.as_ref().map(|r| r.status)),
             Body::AssistantMessage(message) => {
                 self.answered = Some(message.stop);
                 self.calls = open_calls(&message.parts);
                 self.count(message.usage, message.cost_nano_usd);
             }
-            Body::ToolResult(result) => self.set_status(&result.call_id, CallStatus::Done),
+            Body::ToolResult(result) => {
+                self.has_input = true;
+                self.set_status(&result.call_id, CallStatus::Done);
+            }
             Body::BranchSummary(_) => self.backtracks += 1,
             // Going back leaves the answer behind, with its calls.
             Body::LeafMoved(_) => {
@@ -113,7 +118,6 @@ impl TurnState {
             Body::CancelAsked(_) => self.is_cancel_asked = true,
             Body::TurnEnded(ended) => self.ended = Some(ended.clone()),
             Body::TurnStarted(_)
-            | Body::SystemNote(_)
             | Body::CustomMessage(_)
             | Body::Compaction(_)
             | Body::ModelChanged(_)
@@ -219,6 +223,8 @@ fn goes_on(body: &Body) -> bool {
 /// Kinds of questions about a turn, as [`crate::entry::ApprovalAsked::details`] names them.
 pub(super) const BUDGET: &str = "budget";
 pub(super) const CONFIDENCE: &str = "confidence";
+/// Before a model is told anything.
+pub(super) const CONSENT: &str = "consent";
 
 fn open_calls(parts: &[Part]) -> Vec<CallState> {
     let calls = parts.iter().filter_map(Part::as_tool_call);

@@ -5,6 +5,8 @@ use proptest::prelude::{prop, prop_assert_eq, proptest};
 use sapwood_core::content::{BlobRef, Part, Reasoning};
 use sapwood_core::entry::*;
 use sapwood_core::fixture::{MemLog, random_script};
+use sapwood_core::flow::RunEvent;
+use sapwood_core::pressure::{Level, Pressure};
 use sapwood_core::project::artifacts::Artifacts;
 use sapwood_core::project::feed::{Feed, FeedType};
 use sapwood_core::project::ledger::Ledger;
@@ -13,7 +15,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::project::usage::Spend;
 use sapwood_core::tree::Head;
 use sapwood_core::view::{Labels, Settings};
-use sapwood_core::{BlobHash, Body, Entry, Principal, Role, Seq};
+use sapwood_core::{BlobHash, Body, Entry, Json, Principal, Role, Seq};
 
 use super::bodies::any_body;
 
@@ -72,6 +74,57 @@ fn a_continuation_is_a_resume_in_the_feed() {
     let mut log = MemLog::of("n1");
     log.push(SystemNote { text: "go on".to_owned(), reason: Some("continuation".to_owned()) }).unwrap();
     assert_eq!(feed_of(&log), ["event:note:n1", "resume:resumed:go on"]);
+}
+
+#[test]
+fn handoffs_repairs_nodes_and_pressure_have_items_of_their_own() {
+    let call = |id: &str| Part::tool_call(id, "handoff", Json::parse(r#"{"closed":"x"}"#).unwrap());
+    let answer = |id: &str| AssistantMessage {
+        parts: vec![call(id)],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::ToolUse,
+    };
+    let result = |id: &str, is_error: bool| ToolResult {
+        call_id: id.to_owned(),
+        tool: Some("handoff".to_owned()),
+        parts: vec![Part::text(id)],
+        is_error,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    let mut log = MemLog::default();
+    let failed = RunEvent::Failed {
+        node: "draft".to_owned(),
+        visit: 1,
+        attempt: 1,
+        code: "x.y".to_owned(),
+        message: "no".to_owned(),
+    };
+    let pressure = Pressure { level: Level::Red, used_tokens: 95, budget_tokens: 100 };
+    let note = SystemNote { text: "mend it".to_owned(), reason: Some("flow.repair".to_owned()) };
+    let bodies: Vec<Body> = vec![
+        answer("wrong").into(),
+        result("wrong", true).into(),
+        note.into(),
+        answer("right").into(),
+        result("right", false).into(),
+        failed.to_body(),
+        pressure.to_info().into(),
+    ];
+    for body in bodies {
+        log.push(body).unwrap();
+    }
+    let expected = [
+        "repair:handoff:wrong",
+        "repair:repair:mend it",
+        "handoff:handoff:right",
+        "error:draft:x.y: no",
+        "pressure:pressure:red: 95 of 100 tokens, 95 %",
+    ];
+    assert_eq!(feed_of(&log), expected);
 }
 
 fn round(number: u32, result: Option<RoundStatus>) -> Round {
@@ -275,10 +328,19 @@ proptest! {
         let cut = cut % (entries.len() + 1);
         let mut feed = Feed::fold(&entries[..cut]);
         let mut labels = Labels::fold(&entries[..cut]);
+        // A watcher who came at the cut, and puts what has a known id in its place.
+        let mut watched = feed.items.clone();
         for entry in &entries[cut..] {
             feed.apply(entry);
             labels.apply(&entry.body);
+            for item in feed.news() {
+                match watched.iter_mut().find(|known| known.id == item.id) {
+                    Some(known) => known.clone_from(item),
+                    None => watched.push(item.clone()),
+                }
+            }
         }
+        prop_assert_eq!(&watched, &feed.items);
         prop_assert_eq!(feed, Feed::fold(&entries));
         prop_assert_eq!(labels, Labels::fold(&entries));
     }

@@ -36,6 +36,7 @@ fn rules() -> Rules {
         confidence: None,
         tools,
         trace_id: None,
+        post: None,
     }
 }
 
@@ -119,6 +120,40 @@ fn a_call_is_in_the_log_with_its_intent_before_it_runs() {
     let step = begin().advance(answered("", &[("1", "edit")]));
     assert_eq!(kinds(&step), ["assistant_message", "round"]);
     assert_eq!(runs(&step), ["1"]);
+}
+
+/// A turn whose caller brings the tool `theirs`.
+fn with_callers_tool() -> Rules {
+    let mut rules = rules();
+    rules.tools.push(tool("theirs", Touch::Callers, Replay::Never));
+    rules
+}
+
+#[test]
+fn a_call_of_the_callers_own_tool_ends_the_turn_and_the_next_begins_with_its_result() {
+    let (mut machine, first) = Machine::begin(with_callers_tool(), words("go"), None);
+    let step = machine.advance(answered("", &[("1", "theirs")]));
+    assert_eq!((runs(&step), outcome(&machine)), (vec![], (Outcome::Completed, None)));
+    assert!(!step.entries.iter().any(|body| matches!(body, Body::ToolResult(_))), "nobody made a result up");
+    let Input::ToolDone(result) = done("1") else { unreachable!() };
+    let (next, begun) = Machine::begin_with(with_callers_tool(), vec![result.into()], None);
+    assert_eq!(kinds(&begun), ["turn_started", "tool_result", "round"]);
+    assert!(next.state().has_input);
+    // From any point on the turn is recovered to the same end.
+    let log: Vec<Body> = first.entries.into_iter().chain(step.entries).collect();
+    for end in 4..=log.len() {
+        let recovered = Machine::recover(with_callers_tool(), &log[..end], OnInterrupt::Continue, None).0;
+        assert_eq!(outcome(&recovered), (Outcome::Completed, None), "{end}");
+    }
+}
+
+#[test]
+fn calls_of_the_callers_tools_wait_for_those_that_run_here() {
+    let (mut machine, _) = Machine::begin(with_callers_tool(), words("go"), None);
+    let step = machine.advance(answered("", &[("1", "theirs"), ("2", "look")]));
+    assert_eq!((runs(&step), machine.state().ended.is_none()), (vec!["2"], true));
+    machine.advance(done("2"));
+    assert_eq!(outcome(&machine), (Outcome::Completed, None));
 }
 
 #[test]

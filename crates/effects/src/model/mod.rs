@@ -7,6 +7,7 @@
 mod anthropic;
 mod conversation;
 pub mod demo;
+mod embed;
 mod fail;
 mod gemini;
 mod key;
@@ -27,6 +28,7 @@ use async_trait::async_trait;
 use reqwest::{Client, Url};
 use sapwood_core::port::model::{Model, ModelError, ModelFacts, PieceStream, Request};
 
+pub use embed::ModelEmbedder;
 pub use key::{EnvironmentKeys, Key, KeySource};
 pub use settings::{ProviderKind, ProviderSettings, Settings, SettingsError};
 pub use wire::ANSWER_BYTES_MAX;

@@ -9,7 +9,7 @@ pub mod host;
 pub mod http;
 pub mod mcp;
 mod offload;
-mod process;
+pub(crate) mod process;
 mod schema;
 pub mod search;
 

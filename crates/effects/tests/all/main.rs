@@ -9,6 +9,7 @@ mod egress;
 mod escapes;
 mod files;
 mod git;
+mod hooks;
 mod host;
 mod http_request;
 mod mcp;

@@ -8,7 +8,7 @@ use sapwood_core::agent::{ChainLink, OnExceed};
 use sapwood_core::entry::Stop;
 use sapwood_core::port::model::{ModelError, Piece, Reply, Request};
 use sapwood_core::port::store::Until;
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::Context;
 use sapwood_core::retry::{Retry, decide_retry};
 use sapwood_core::turn::confidence::Filter;
 use sapwood_core::turn::{Answer, Input};
@@ -16,6 +16,7 @@ use sapwood_core::{EntryId, Part};
 use tracing::Instrument;
 
 use super::Stage;
+use super::hooks::Gate;
 use crate::Result;
 use crate::live::News;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
@@ -34,17 +35,23 @@ struct Failed {
 impl Stage {
     /// Calls the model on the session as it is now.
     pub(super) async fn call_model(&self) -> Result<Input> {
+        if let Some(refused) = self.ask_before_turn().await? {
+            return Ok(refused);
+        }
         let slice =
             self.engine.store.read_path(&self.scope, &self.session, None, Until::ContextStart).await?;
         let leaf = slice.entries.last().map(|entry| entry.meta.id);
-        let context = build_context(slice, OpenTurn::Keep);
+        let context = self.engine.context_with_grafts(&self.scope, slice).await?;
         if let Some(over) = self.check_budget(&context).await? {
             return Ok(over);
         }
-        if let Some(full) = self.check_pressure(&context) {
+        if let Some(full) = self.check_pressure(&context).await {
             return Ok(full);
         }
-        self.ask_chain(&context, leaf).await
+        match self.ask_before_model(&context, leaf).await? {
+            Gate::Pass(system) => self.ask_chain(&context, system.as_deref(), leaf).await,
+            Gate::Done(input) => Ok(input),
+        }
     }
 
     /// What stops the call, if what is spent and the worst this call can cost is over the cap.
@@ -92,11 +99,19 @@ impl Stage {
         self.chain.iter().map(cost).max().unwrap_or_default()
     }
 
-    async fn ask_chain(&self, context: &Context, leaf: Option<EntryId>) -> Result<Input> {
+    async fn ask_chain(
+        &self,
+        context: &Context,
+        system: Option<&str>,
+        leaf: Option<EntryId>,
+    ) -> Result<Input> {
         let mut last = None;
         for (at, link) in self.chain.iter().enumerate() {
-            match self.ask_link(link, context).await? {
-                Ok(()) => return Ok(self.answered(&link.model, leaf)),
+            match self.ask_link(link, context, system).await? {
+                Ok(()) => {
+                    self.tell_answer(&link.model).await;
+                    return Ok(self.answered(&link.model, leaf));
+                }
                 Err(Failed { error, has_begun }) => {
                     let is_final = has_begun || matches!(error, ModelError::Overflow { .. });
                     tracing::warn!(session = %self.session, model = %link.model, %error, "a model call failed");
@@ -119,12 +134,18 @@ impl Stage {
     }
 
     /// Asks one model, again as often as its link says and the failure allows.
-    async fn ask_link(&self, link: &ChainLink, context: &Context) -> Result<Result<(), Failed>> {
-        let request = self.request(&link.model, context).await?;
+    async fn ask_link(
+        &self,
+        link: &ChainLink,
+        context: &Context,
+        system: Option<&str>,
+    ) -> Result<Result<(), Failed>> {
+        let request = self.request(&link.model, context, system).await?;
         let mut attempt = 1;
         loop {
             self.with_now(|now| {
                 now.reply = Reply::default();
+                now.told = 0;
                 now.model.clone_from(&link.model);
             });
             let Err(failed) = self.attempt(&request).await else { return Ok(Ok(())) };

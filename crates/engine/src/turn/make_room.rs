@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use sapwood_core::agent::Agent;
 use sapwood_core::entry::Trigger;
 use sapwood_core::pressure::{Moment, Pressure, Relief};
 use sapwood_core::project::context::Context;
@@ -15,6 +16,7 @@ use crate::compact::Writing;
 use crate::live::News;
 use crate::pressure::Situation;
 use crate::summarise::ModelSummariser;
+use crate::world::World;
 
 /// What an answer may take of the window, where nothing says.
 const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
@@ -22,7 +24,7 @@ const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 impl Stage {
     /// Whether room has to be made before the model is called. Asked once per answer: a compaction that gained nothing is
     /// not tried again before something new was said.
-    pub(super) fn check_pressure(&self, context: &Context) -> Option<Input> {
+    pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
         let pressure = Pressure::measure(used, self.budget_tokens(), self.thresholds())?;
@@ -33,6 +35,7 @@ impl Stage {
                 used_tokens: pressure.used_tokens,
                 window_tokens: pressure.budget_tokens,
             });
+            self.tell_pressure(&pressure).await;
         }
         let is_due = pressure.calls_for(Moment::BeforeCall) != Relief::Nothing;
         let has_tried = self.with_now(|now| std::mem::replace(&mut now.has_made_room, is_due));
@@ -57,8 +60,15 @@ impl Stage {
     pub(super) async fn tidy_up(&self) {
         let situation = self.situation(Writing::Write);
         let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;
-        if let Err(error) = done {
-            tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+        match done {
+            Ok(relieved) => {
+                if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
+                    self.tell_pressure(&pressure).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+            }
         }
     }
 
@@ -83,14 +93,18 @@ impl Stage {
 
     /// The window less what the answer may take of it; none where the window is not known.
     fn budget_tokens(&self) -> Option<u64> {
-        let facts = self.world.model.facts(&self.chain.first()?.model);
-        let window = facts.window_tokens?;
-        let asked = self.agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
-        let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
-        Some(window - answer)
+        budget_tokens(&self.world, &self.agent, &self.chain.first()?.model)
     }
 
     fn schemas(&self) -> String {
         self.specs.iter().map(|spec| spec.input_schema.get()).collect()
     }
+}
+
+pub(super) fn budget_tokens(world: &World, agent: &Agent, model: &str) -> Option<u64> {
+    let facts = world.model.facts(model);
+    let window = facts.window_tokens?;
+    let asked = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
+    let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
+    Some(window - answer)
 }

@@ -1,7 +1,10 @@
 //! Running turns. [`run`] has the one loop: append, then act, until the turn has ended. [`send`] has the verbs that start,
-//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log.
+//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log;
+//! [`take_over`] carries on what other processes left.
 
 mod call_model;
+mod handoff;
+mod hooks;
 mod look;
 mod make_room;
 mod own_tools;
@@ -10,15 +13,22 @@ mod run;
 mod run_tool;
 mod send;
 mod stage;
+mod take_over;
 
 pub use look::TurnLook;
-pub use send::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport};
+pub use send::{
+    IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
+};
+pub(crate) use stage::settings_of;
+pub use take_over::Keeper;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
-use sapwood_core::port::model::{Reply, Signature};
+use sapwood_core::flow::Post;
+use sapwood_core::port::model::{Reply, Signature, Thinking};
+use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
@@ -41,12 +51,19 @@ pub(crate) struct Stage {
     agent: Agent,
     chain: Vec<ChainLink>,
     toolbox: Arc<dyn Toolbox>,
-    /// The toolbox's and our own.
+    /// The toolbox's, our own, and the caller's.
     specs: Vec<ToolSpec>,
+    /// The skills that are active, as the model is told about them.
+    skills: Vec<SkillCard>,
+    /// In the place of the session's system prompt.
+    instructions: Option<String>,
+    thinking: Option<Thinking>,
     fence: u64,
     /// Open for as long as the stage is.
     span: tracing::Span,
     trace_id: String,
+    /// The node of a flow that the session is at.
+    post: Option<Post>,
     now: Mutex<Now>,
 }
 
@@ -65,6 +82,10 @@ struct Now {
     has_made_room: bool,
     /// What the model said last.
     said: String,
+    /// The words of a turn that has just begun, until its first call.
+    begins_with: Option<String>,
+    /// Pieces of the reply that streams that were told.
+    told: u32,
 }
 
 impl Stage {
@@ -74,9 +95,14 @@ impl Stage {
     }
 
     fn tell(&self, news: News) {
-        let after = self.with_now(|now| now.head);
-        let at = self.engine.clock.now();
-        let fragment = Fragment { news, session: self.session.clone(), at, after, turn: Some(self.turn) };
+        let is_piece = news.is_piece();
+        let (after, place) = self.with_now(|now| {
+            let place = is_piece.then_some(now.told);
+            now.told += u32::from(is_piece);
+            (now.head, place)
+        });
+        let (at, session) = (self.engine.clock.now(), self.session.clone());
+        let fragment = Fragment { news, session, at, after, turn: Some(self.turn), place };
         self.engine.live.tell(&self.scope.tenant, fragment);
     }
 
@@ -90,6 +116,7 @@ impl Stage {
             confidence: self.agent.confidence,
             tools: self.specs.clone(),
             trace_id: Some(self.trace_id.clone()),
+            post: self.post.clone(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::port::model::{Request, RequestMessage, RequestPart, Signature, Thinking};
+use sapwood_core::port::skill::skills_prompt;
 use sapwood_core::project::context::{Context, Message};
 use sapwood_core::turn::confidence;
 use sapwood_core::{BlobHash, Part};
@@ -17,25 +18,32 @@ use crate::Result;
 const MEDIA_BYTES_MAX: u64 = 24 << 20;
 
 impl Stage {
-    pub(super) async fn request(&self, model: &str, context: &Context) -> Result<Request> {
+    pub(super) async fn request(
+        &self,
+        model: &str,
+        context: &Context,
+        system: Option<&str>,
+    ) -> Result<Request> {
         let media = self.load_media(context).await?;
         let signatures = self.with_now(|now| now.signatures.clone());
         let messages = context.messages.iter().map(|message| message_of(message, &media, &signatures));
         Ok(Request {
             model: model.to_owned(),
-            system: self.system(context),
+            system: system.map(str::to_owned),
             messages: messages.collect(),
             tools: self.specs.clone(),
-            thinking: Thinking::from_name(&context.thinking).unwrap_or_default(),
+            thinking: self.thinking.or_else(|| Thinking::from_name(&context.thinking)).unwrap_or_default(),
             temperature: self.agent.temperature,
             output_tokens_max: self.agent.max_tokens,
         })
     }
 
-    fn system(&self, context: &Context) -> Option<String> {
-        let prompt = context.system.clone().or_else(|| self.agent.system_prompt.clone());
+    pub(super) fn system(&self, context: &Context) -> Option<String> {
+        let prompt = self.instructions.clone().or_else(|| context.system.clone());
+        let prompt = prompt.or_else(|| self.agent.system_prompt.clone());
         let rating = self.agent.confidence.map(|_| confidence::INSTRUCTION.to_owned());
-        let parts: Vec<String> = prompt.into_iter().chain(rating).collect();
+        let skills = skills_prompt(&self.skills);
+        let parts: Vec<String> = prompt.into_iter().chain(skills).chain(rating).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 

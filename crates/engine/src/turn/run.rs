@@ -19,6 +19,15 @@ use crate::lease::Hold;
 use crate::live::News;
 use crate::{EngineError, Result};
 
+/// Whose entries these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Voice {
+    /// What a turn begins with is its caller's.
+    Caller,
+    /// What the user said is the user's; the rest is the agent's own.
+    Agent,
+}
+
 type Work = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
 
 /// Runs a turn to its end, or to where it waits for a person and nobody stays to wait with it.
@@ -86,6 +95,10 @@ impl Stage {
 
     /// Appends what the machine wants to have said, under the lease's fence.
     pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
+        self.append_as(Voice::Agent, bodies).await
+    }
+
+    pub(super) async fn append_as(&self, voice: Voice, bodies: Vec<Body>) -> Result<()> {
         if bodies.is_empty() {
             return Ok(());
         }
@@ -94,20 +107,24 @@ impl Stage {
         if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
             self.with_now(|now| now.said = answer);
         }
-        let draft = |body| self.draft(now, body);
+        let news = self.news_of(&bodies);
+        let draft = |body| self.draft(voice, now, body);
         let drafts = bodies.into_iter().map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
         append.fence = Some(self.fence);
         let appended = self.engine.append(&self.scope, append).await?;
         self.remember(&appended, answer_at);
+        self.tell_news(news).await;
         Ok(())
     }
 
-    /// What the user said is the user's; the rest is the agent's own.
-    fn draft(&self, now: TimestampMs, body: Body) -> Draft {
-        let by = match body.kind() {
-            Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken => None,
-            _ => self.agent.id.parse().ok().map(Principal::Agent),
+    fn draft(&self, voice: Voice, now: TimestampMs, body: Body) -> Draft {
+        let by = match (voice, body.kind()) {
+            (_, Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken) => None,
+            (Voice::Agent, _) | (Voice::Caller, Kind::Round) => {
+                self.agent.id.parse().ok().map(Principal::Agent)
+            }
+            (Voice::Caller, _) => None,
         };
         Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
     }

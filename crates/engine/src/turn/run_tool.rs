@@ -6,11 +6,12 @@ use std::time::Instant;
 use sapwood_core::Part;
 use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::entry::ToolResult;
-use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use sapwood_core::port::tool::{OutputPart, ToolOutput, ToolSpec, Touch};
 use sapwood_core::turn::Input;
 use tracing::Instrument;
 
 use super::Stage;
+use super::hooks::Gate;
 use super::own_tools::READ_OUTPUT;
 use crate::Result;
 use crate::live::News;
@@ -38,11 +39,11 @@ impl Stage {
     async fn run_and_settle(&self, call: &ToolCall) -> Result<ToolResult> {
         self.tell(News::ToolRunning { call_id: call.call_id.clone(), name: call.name.clone() });
         let started = Instant::now();
-        let output = match self.fault(call) {
-            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
-            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
-            None => self.toolbox.run(call).await,
+        let output = match self.ask_before_tool(call).await? {
+            Gate::Pass(call) => self.run_checked(&call).await?,
+            Gate::Done(output) => output,
         };
+        self.tell_result(call, &output).await;
         let (parts, full) = self.settle(output.parts).await?;
         Ok(ToolResult {
             call_id: call.call_id.clone(),
@@ -55,8 +56,20 @@ impl Stage {
         })
     }
 
+    async fn run_checked(&self, call: &ToolCall) -> Result<ToolOutput> {
+        Ok(match self.fault(call) {
+            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
+            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
+            None => self.toolbox.run(call).await,
+        })
+    }
+
     /// Why the input does not fit. A tool nobody has is the machine's to refuse.
     pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
+        let is_callers = |spec: &ToolSpec| spec.name == call.name && spec.touch == Touch::Callers;
+        if self.specs.iter().any(is_callers) {
+            return None;
+        }
         if self.is_own_tool(&call.name) {
             return self.check_own_tool(call).err();
         }

@@ -7,18 +7,20 @@ use std::sync::Arc;
 use sapwood_core::agent::{Agent, Narrowing};
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, InputQueued, Queue, TurnEnded, UserMessage,
+    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
+    UserMessage,
 };
+use sapwood_core::flow::Post;
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::turn::{Input, Machine, Step, TurnState};
+use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::Stage;
-use super::run::run_turn;
-use super::stage::{check_limits, check_variables, settings_of};
+use super::run::{Voice, run_turn};
+use super::stage::{Entrance, check_limits, check_variables, settings_of};
 use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
@@ -61,6 +63,36 @@ pub struct SendOptions {
     pub on_wait: OnWait,
 }
 
+/// What a turn begins with, where that is more than words.
+#[derive(Debug, Clone, Default)]
+pub struct Opening {
+    /// Messages, and results of calls that an earlier turn handed over.
+    pub bodies: Vec<Body>,
+    pub terms: Terms,
+    /// Written beside them, in the turn: what the caller wants to find again.
+    pub mark: Option<CustomInfo>,
+    /// Fails with a conflict unless the leaf is this one.
+    pub expected_leaf: Option<Seq>,
+    /// Where in a flow, if a flow begins it.
+    pub post: Option<Post>,
+}
+
+impl Opening {
+    fn of_words(parts: Vec<Part>) -> Self {
+        Self { bodies: vec![UserMessage { parts, origin: None }.into()], ..Self::default() }
+    }
+
+    fn into_bodies(self) -> Vec<Body> {
+        let infos = self.terms.to_info().into_iter().chain(self.mark).map(Body::from);
+        infos.chain(self.bodies).collect()
+    }
+
+    /// What the user says in it.
+    fn words(&self) -> Option<&[Part]> {
+        self.bodies.iter().find(|body| body.kind() == Kind::UserMessage).map(Body::parts)
+    }
+}
+
 /// What became of words that were sent.
 pub enum Sent {
     Started(Running),
@@ -73,7 +105,7 @@ pub struct PendingApproval {
     pub approval: String,
     pub session: SessionId,
     pub question: String,
-    /// `tool`, `question`, `budget` or `confidence`.
+    /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,
     /// The call that waits, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,12 +149,15 @@ impl Engine {
         check_variables(&agent, &options.variables)?;
         let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
         let cwd = open.cwd.clone();
-        let (session, created) = self.open(scope, open).await?;
+        let (title, id) = (open.title.clone(), open.agent.clone());
+        let (session, created) = self.create(scope, open).await?;
         if created == Created::New {
-            let bodies = settings_of(&agent, cwd, options.variables);
+            let told = self.told(scope, &agent).await;
+            let bodies = settings_of(&agent, cwd, options.variables, told);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+            self.tell_start(scope, &session, title, id).await;
         }
         Ok((session, created))
     }
@@ -138,16 +173,55 @@ impl Engine {
         if words.is_empty() {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
-        let world = self.world()?;
+        self.world()?;
+        let words = self.ask_before_send(scope, session, words).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
                 return self.send_later(scope, session, words, options.if_running).await;
             }
             hold => hold?,
         };
-        let prepared = self.prepare_send(scope, session, world, &hold, words).await;
-        match prepared {
-            Ok(prepared) => Ok(Sent::Started(prepared.spawn(hold, options.on_wait))),
+        self.begin_turn(scope, session, hold, Opening::of_words(words), options.on_wait)
+            .await
+            .map(Sent::Started)
+    }
+
+    /// Runs a turn that begins with more than words. While another runs this is refused: only words can wait.
+    pub async fn send_opening(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        mut opening: Opening,
+        on_wait: OnWait,
+    ) -> Result<Running> {
+        if opening.bodies.is_empty() {
+            return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
+        }
+        for body in &mut opening.bodies {
+            if let Body::UserMessage(message) = body {
+                let words = std::mem::take(&mut message.parts);
+                message.parts = self.ask_before_send(scope, session, words).await?;
+            }
+        }
+        let hold = match self.hold_to_send(scope, session).await {
+            Err(EngineError::Store(StoreError::Leased { .. })) => {
+                return Err(EngineError::TurnRunning { session: session.clone() });
+            }
+            hold => hold?,
+        };
+        self.begin_turn(scope, session, hold, opening, on_wait).await
+    }
+
+    async fn begin_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        opening: Opening,
+        on_wait: OnWait,
+    ) -> Result<Running> {
+        match self.prepare_send(scope, session, &hold, opening).await {
+            Ok(prepared) => Ok(prepared.spawn(hold, on_wait)),
             Err(error) => {
                 hold.release().await;
                 Err(error)
@@ -195,20 +269,26 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: World,
         hold: &Hold,
-        words: Vec<Part>,
+        opening: Opening,
     ) -> Result<Prepared> {
         let summary = self.store.summary(scope, session).await?;
         if let Some(turn) = summary.open_turn {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
         }
+        if let Some(expected) = opening.expected_leaf.filter(|expected| summary.head.leaf != Some(*expected))
+        {
+            let actual = summary.head.leaf.unwrap_or(Seq::ZERO);
+            return Err(StoreError::Conflict { expected, actual }.into());
+        }
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
+        let (terms, post) = (opening.terms.clone(), opening.post.clone());
+        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post };
+        let stage = self.set_stage(scope, &summary, self.world()?, entrance).await?;
         check_limits(&summary, &stage.agent)?;
-        let words = UserMessage { parts: words, origin: None };
-        let (machine, step) = Machine::begin(stage.rules(), words, None);
-        Prepared::new(stage, machine, step, summary.head.seq).await
+        opening.words().into_iter().for_each(|words| stage.begin_with(words));
+        let (machine, step) = Machine::begin_with(stage.rules(), opening.into_bodies(), None);
+        Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await
     }
 
     /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
@@ -218,9 +298,24 @@ impl Engine {
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let world = self.world()?;
+        self.world()?;
         let hold = self.await_hold(scope, session).await?;
-        match self.prepare_resume(scope, session, world, &hold).await {
+        self.resume_held(scope, session, hold, on_wait).await
+    }
+
+    /// The same for whoever holds the session already.
+    pub(crate) async fn resume_held(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        on_wait: OnWait,
+    ) -> Result<Option<Running>> {
+        let prepared = match self.world() {
+            Ok(world) => self.prepare_resume(scope, session, world, &hold).await,
+            Err(error) => Err(error),
+        };
+        match prepared {
             Ok(Some(prepared)) => Ok(Some(prepared.spawn(hold, on_wait))),
             Ok(None) => {
                 hold.release().await;
@@ -231,6 +326,17 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Begins a turn of a flow in a session that is held. Its first entries say which visit it is of.
+    pub(crate) async fn begin_held(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        hold: Hold,
+        opening: Opening,
+    ) -> Result<Running> {
+        self.begin_turn(scope, session, hold, opening, OnWait::Leave).await
     }
 
     async fn prepare_resume(
@@ -247,14 +353,17 @@ impl Engine {
         let entries = self.turn_entries(scope, session, turn).await?;
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
         let before = self.entry_before(scope, session, &entries).await?;
-        let stage = self.set_stage(scope, &summary, world, hold.fence, turn).await?;
         let bodies = entries.iter().map(|entry| &entry.body);
+        let terms = Terms::of(bodies.clone());
+        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post: None };
+        let stage = self.set_stage(scope, &summary, world, entrance).await?;
+        stage.begin_again(&entries);
         let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
         let steered = self.queued(scope, session).await?.into_iter();
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
-        Ok(Some(Prepared::new(stage, machine, step, last).await?))
+        Ok(Some(Prepared::new(stage, machine, step, last, Voice::Agent).await?))
     }
 
     /// The next input that waits, as a turn.
@@ -269,20 +378,17 @@ impl Engine {
             return Ok(None);
         };
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let stage = self.set_stage(scope, summary, world, fence, turn).await?;
+        let entrance = Entrance { fence, turn, terms: &Terms::default(), post: None };
+        let stage = self.set_stage(scope, summary, world, entrance).await?;
         check_limits(summary, &stage.agent)?;
+        stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
-        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq).await?))
+        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await?))
     }
 
-    /// Everything the turn wrote, and what was said to it, in order.
-    pub(super) async fn turn_entries(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-    ) -> Result<Vec<Entry>> {
+    /// Everything the turn wrote, and what was said to it, in order; nothing for a turn that never was.
+    pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
             if entry.meta.turn == Some(turn) {
@@ -312,6 +418,17 @@ impl Engine {
         Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
     }
 
+    /// Writes something down about a turn, also one that has ended.
+    pub async fn note_in_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+        info: CustomInfo,
+    ) -> Result<()> {
+        self.append_to_turn(scope, session, turn, info.into()).await
+    }
+
     /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
     /// nowhere ends when it is resumed.
     pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
@@ -323,6 +440,7 @@ impl Engine {
     /// Adds words to the turn that runs; the model hears them before its next call.
     pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
         self.open_turn(scope, session).await?;
+        let parts = self.ask_before_send(scope, session, parts).await?;
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
@@ -410,9 +528,15 @@ struct Prepared {
 
 impl Prepared {
     /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
-    async fn new(stage: Arc<Stage>, machine: Machine, mut step: Step, after: Seq) -> Result<Self> {
+    async fn new(
+        stage: Arc<Stage>,
+        machine: Machine,
+        mut step: Step,
+        after: Seq,
+        voice: Voice,
+    ) -> Result<Self> {
         let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
-        stage.append(std::mem::take(&mut step.entries)).await?;
+        stage.append_as(voice, std::mem::take(&mut step.entries)).await?;
         Ok(Self { stage, machine, step, inbox })
     }
 
@@ -451,11 +575,16 @@ impl Prepared {
     async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
         let Self { stage, mut machine, step, mut inbox } = self;
         let ran = run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await;
-        ran.inspect_err(|error| record_failure(&stage.span, error.code()))?;
+        if let Err(error) = &ran {
+            record_failure(&stage.span, error.code());
+            stage.tell_error(error.code(), &error.to_string()).await;
+        }
+        ran?;
         let ended = machine.state().ended.clone();
         if let Some(ended) = &ended {
             record_end(&stage.span, ended);
             stage.tidy_up().await;
+            stage.tell_end(ended).await;
         }
         let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
         let text = stage.with_now(|now| now.said.clone());

@@ -7,21 +7,35 @@ use std::sync::{Arc, Mutex};
 use sapwood_core::agent::{Agent, AgentError, ChainLink, OnExceed};
 use sapwood_core::content::Json;
 use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
-use sapwood_core::pressure::Thresholds;
+use sapwood_core::pressure::{Pressure, Thresholds};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::view::{Settings, variables_in};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use super::own_tools::{OWN_TOOLS, own_specs};
+use super::handoff::handoff_spec;
+use super::make_room::budget_tokens;
+use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::pressure::Situation;
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::world::World;
 use crate::{Engine, EngineError, Result};
+
+/// Whose turn it is, and on what terms.
+pub(super) struct Entrance<'t> {
+    pub fence: u64,
+    pub turn: TurnId,
+    pub terms: &'t Terms,
+    /// Where in a flow, if it is known.
+    pub post: Option<Post>,
+}
 
 impl Engine {
     pub(super) async fn set_stage(
@@ -29,19 +43,26 @@ impl Engine {
         scope: &Scope,
         summary: &Summary,
         world: World,
-        fence: u64,
-        turn: TurnId,
+        entrance: Entrance<'_>,
     ) -> Result<Arc<Stage>> {
+        let Entrance { fence, turn, terms, post } = entrance;
         let session = summary.id.clone();
         let settings = self.settings(scope, &session).await?;
-        let agent = agent_of(&settings)?;
-        let chain = chain_of(&settings, &agent, &world);
+        let mut agent = agent_of(&settings)?;
+        let mut chain = chain_of(&settings, &agent, &world);
+        apply_terms(terms, &mut agent, &mut chain);
         let grant = grant_of(scope, summary, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
+        let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
-        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() {
-            specs.extend(own_specs(&agent.tools));
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
+            specs.extend(own_specs(&agent));
         }
+        specs.extend((!skills.is_empty()).then(skill_spec));
+        let post = self.post_for(scope, &session, &agent, post).await?;
+        specs.extend(post.as_ref().and_then(handoff_spec));
+        specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));
+        specs.extend(terms.tools.iter().map(CallersTool::spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
         let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
@@ -56,11 +77,30 @@ impl Engine {
             chain,
             toolbox,
             specs,
+            skills,
+            instructions: terms.instructions.clone(),
+            thinking: terms.thinking,
             fence,
             span,
             trace_id,
+            post,
             now,
         }))
+    }
+
+    /// The node of a flow that the session is at. Only the agents of flows have the tool, so others need no look.
+    async fn post_for(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        agent: &Agent,
+        given: Option<Post>,
+    ) -> Result<Option<Post>> {
+        match given {
+            Some(post) => Ok(Some(post)),
+            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => self.post_of(scope, session).await,
+            None => Ok(None),
+        }
     }
 
     /// The id of the trace as it is exported; where none is, one that only the log knows.
@@ -69,7 +109,7 @@ impl Engine {
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
@@ -91,6 +131,18 @@ impl Engine {
         let chain = chain_of(&settings, &agent_of(&settings)?, &world);
         let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
         Ok(ModelSummariser::new(world.model, model))
+    }
+
+    /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
+    pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
+        let world = self.world()?;
+        let settings = self.settings(scope, session).await?;
+        let agent = agent_of(&settings)?;
+        let chain = chain_of(&settings, &agent, &world);
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
+        let thresholds = agent.pressure.unwrap_or(self.thresholds);
+        let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
+        self.pressure(scope, session, &situation).await
     }
 
     /// Where the levels of pressure begin in a session.
@@ -123,14 +175,16 @@ pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String
 }
 
 /// The first entries of a session: how it is to be answered.
-pub(super) fn settings_of(
+pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,
+    told: Option<String>,
 ) -> Vec<Body> {
     let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(told).collect();
     let changed = ContextChanged {
-        system: agent.system_prompt.clone(),
+        system: (!system.is_empty()).then(|| system.join("\n\n")),
         cwd,
         variables: (!variables.is_empty()).then_some(variables),
         agent: frozen,
@@ -164,6 +218,16 @@ fn chain_of(settings: &Settings, agent: &Agent, world: &World) -> Vec<ChainLink>
     let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
     let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
     std::iter::once(first.clone()).chain(rest).collect()
+}
+
+/// What the turn's caller wants instead of what the agent says.
+fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
+    agent.temperature = terms.temperature.or(agent.temperature);
+    agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
+    if let Some(model) = &terms.model {
+        // Whoever names a model wants this one, and no other in its place.
+        *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
+    }
 }
 
 fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent) -> Grant {

@@ -3,7 +3,7 @@
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Entry, Stop, Trigger};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Body, EntryId};
+use sapwood_core::{Body, EntryId, Seq};
 use serde_json::{Value, json};
 
 use super::tree::plain;
@@ -46,6 +46,29 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
     }
     if let Some(system) = system {
         document["systemPrompt"] = json!(system);
+    }
+    document
+}
+
+/// What a flow knows of a role beyond its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleAt {
+    pub role: String,
+    /// The node it is at, and the messages that were exchanged there.
+    pub node: Option<(String, Seq)>,
+    pub context_tokens: u64,
+}
+
+/// The transcript of a flow's role: the same, with where the role is.
+pub fn role_transcript(summary: &Summary, path: &[Entry], at: &RoleAt) -> Value {
+    let mut document = transcript(summary, path);
+    document["roleName"] = json!(at.role);
+    document["latestContextUsage"] = json!(at.context_tokens);
+    if let Some((node, since)) = &at.node {
+        let here = path.iter().filter(|entry| entry.meta.seq > *since);
+        let exchanges: Vec<Value> = here.filter_map(|entry| message_of(&entry.body)).collect();
+        document["currentNodeId"] = json!(node);
+        document["currentNodeContext"] = json!({ "nodeId": node, "exchanges": exchanges });
     }
     document
 }

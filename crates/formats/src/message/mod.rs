@@ -281,7 +281,7 @@ pub(crate) fn nesting(json: &str) -> usize {
 }
 
 /// Arguments as OpenAI sends them: JSON in a string. What a model got wrong stays as the string it was.
-fn arguments(text: String, at: &str) -> Result<Json> {
+pub(crate) fn arguments(text: String, at: &str) -> Result<Json> {
     if text.trim().is_empty() {
         return Ok(Json::from_value(&serde_json::Value::Object(serde_json::Map::new())));
     }

@@ -4,16 +4,23 @@
 //! | file | does |
 //! |---|---|
 //! | [`session`] | makes the document of a session |
+//! | [`flow`] | makes what is run of a document |
+//! | [`readings`] | what roles are required to read |
 //! | [`yaml`] | writes values as YAML |
 
+pub mod flow;
+pub mod readings;
 pub mod session;
 mod yaml;
 
 use std::collections::BTreeMap;
 
+use sapwood_core::flow::graph::{EdgeKind, HandoffBy, Improvement, Route};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use flow::{OwnAgents, flow_of};
+pub use readings::{Index, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
 
 pub const SCHEMA_VERSION: &str = "1.0";
@@ -36,10 +43,34 @@ pub struct Workflow {
     /// Agents as they were when the session began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleOf>,
+    /// Where roles keep their records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_folder: Option<String>,
+    /// The file that says what roles are required to read; `required-readings.yaml` beside this one if it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required_readings: Option<String>,
+    /// What happens after the forward pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub improvement: Option<Improvement>,
     pub nodes: Vec<Node>,
     pub edges: Vec<Edge>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Value>,
+}
+
+/// Who a role is. `curator_2` is another instance of `curator`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoleOf {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_ref: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub required_readings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +85,52 @@ pub struct Node {
     pub prompt_template: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The role instance whose session the node works in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// A session by its own id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// A role, a node or a session: the node works on a fork of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_from: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub await_all_inputs: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<Route>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handoff: Option<HandoffBy>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub human_colab: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub required_readings: Vec<String>,
+}
+
+impl Node {
+    pub fn new(id: impl Into<String>, kind: NodeKind) -> Self {
+        Self {
+            id: id.into(),
+            kind,
+            agent_ref: None,
+            prompt_template: None,
+            tools: Vec::new(),
+            name: None,
+            role: None,
+            session_id: None,
+            fork_from: None,
+            await_all_inputs: false,
+            route: None,
+            handoff: None,
+            human_colab: false,
+            required_readings: Vec::new(),
+        }
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +146,21 @@ pub enum NodeKind {
 pub struct Edge {
     pub from: String,
     pub to: String,
+    #[serde(default, rename = "type", skip_serializing_if = "is_forward")]
+    pub kind: EdgeKind,
+    /// What the artifact that goes over it has to be called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<String>,
+}
+
+impl Edge {
+    pub fn forward(from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { from: from.into(), to: to.into(), kind: EdgeKind::Forward, artifact: None }
+    }
+}
+
+fn is_forward(kind: &EdgeKind) -> bool {
+    *kind == EdgeKind::Forward
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

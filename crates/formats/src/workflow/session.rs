@@ -41,32 +41,27 @@ struct Turn {
 pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
     let completed: Vec<Turn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
-    let bare = |id: &str, kind| Node {
-        id: id.to_owned(),
-        kind,
-        agent_ref: None,
-        prompt_template: None,
-        tools: Vec::new(),
-    };
-    let mut nodes = vec![bare("input", NodeKind::Input)];
+    let mut nodes = vec![Node::new("input", NodeKind::Input)];
     let turns = completed.len();
     for (number, turn) in completed.into_iter().enumerate() {
         let prompt = neutralise(&turn.prompts.join("\n\n"));
         nodes.push(Node {
-            id: format!("turn-{}", number + 1),
-            kind: NodeKind::Agent,
             agent_ref: Some(agent.clone()),
             prompt_template: Some(prompt).filter(|prompt| !prompt.is_empty()),
             tools: turn.tools,
+            ..Node::new(format!("turn-{}", number + 1), NodeKind::Agent)
         });
     }
-    nodes.push(bare("output", NodeKind::Output));
-    let edges =
-        nodes.windows(2).map(|pair| Edge { from: pair[0].id.clone(), to: pair[1].id.clone() }).collect();
+    nodes.push(Node::new("output", NodeKind::Output));
+    let edges = nodes.windows(2).map(|pair| Edge::forward(pair[0].id.clone(), pair[1].id.clone())).collect();
     let workflow = Workflow {
         id: id_of(summary.title.as_deref().unwrap_or_default()),
         name: summary.title.clone(),
         agents: agent_snapshot(path).into_iter().collect(),
+        roles: Vec::new(),
+        record_folder: None,
+        required_readings: None,
+        improvement: None,
         nodes,
         edges,
         metadata: BTreeMap::from([(EXPORT_KEY.to_owned(), export_of(summary, &agent, path))]),

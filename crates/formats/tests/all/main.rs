@@ -9,5 +9,6 @@ mod detect;
 mod documents;
 mod jsonl;
 mod pi;
+mod responses;
 mod taking;
 mod workflow;

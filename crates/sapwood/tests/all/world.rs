@@ -50,6 +50,10 @@ impl Actor {
         Arc::new(Self { plays: Mutex::new(plays.into()), ..Self::default() })
     }
 
+    pub fn play(&self, plays: Vec<Play>) {
+        self.plays.lock().unwrap().extend(plays);
+    }
+
     pub fn costs(self: Arc<Self>, price: u64) -> Arc<Self> {
         let price = Price { input: price, output: price, ..Price::default() };
         self.facts.lock().unwrap().price = Some(price);
@@ -100,6 +104,7 @@ impl Model for Actor {
 #[derive(Default)]
 pub struct Bench {
     pub ran: Arc<Mutex<Vec<String>>>,
+    pub inputs: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait::async_trait]
@@ -119,13 +124,14 @@ impl ToolHost for Bench {
             spec("slow", Touch::Reads, Replay::Never),
         ];
         let specs = all.into_iter().filter(|spec| grant.tools.contains(&spec.name)).collect();
-        Ok(Arc::new(Box_ { specs, ran: self.ran.clone() }))
+        Ok(Arc::new(Box_ { specs, ran: self.ran.clone(), inputs: self.inputs.clone() }))
     }
 }
 
 struct Box_ {
     specs: Vec<ToolSpec>,
     ran: Arc<Mutex<Vec<String>>>,
+    inputs: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait::async_trait]
@@ -136,6 +142,7 @@ impl Toolbox for Box_ {
 
     async fn run(&self, call: &ToolCall) -> ToolOutput {
         self.ran.lock().unwrap().push(call.call_id.clone());
+        self.inputs.lock().unwrap().push(call.input.get().to_owned());
         match call.name.as_str() {
             "slow" => {
                 tokio::time::sleep(Duration::from_secs(3_600)).await;
@@ -147,7 +154,8 @@ impl Toolbox for Box_ {
     }
 
     fn check(&self, call: &ToolCall) -> Result<(), String> {
-        match call.input.to_value().is_object() {
+        let input = call.input.to_value();
+        match input.is_object() && input["bad"].is_null() {
             true => Ok(()),
             false => Err("an object is expected".to_owned()),
         }

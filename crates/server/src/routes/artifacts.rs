@@ -8,9 +8,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use sapwood::SessionId;
-use sapwood::core::Right;
 use sapwood::core::entry::ArtifactUse;
 use sapwood::core::project::artifacts::Artifact;
+use sapwood::core::{BlobHash, Right};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -31,6 +31,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(download_artifact))
         .routes(routes!(list_inputs, upload_input))
         .routes(routes!(download_input))
+        .routes(routes!(download_blob))
 }
 
 /// The latest of each name that the session produced.
@@ -62,8 +63,8 @@ async fn upload_artifact(
 /// A deliverable's bytes.
 #[utoipa::path(get, path = "/v1/sessions/{session}/artifacts/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = serde_json::Value, content_type = "*/*"),
+        (status = 206, body = serde_json::Value, content_type = "*/*"),
         (status = 304, description = "You have these bytes")))]
 async fn download_artifact(
     Shared(state): Shared<State>,
@@ -103,8 +104,8 @@ async fn upload_input(
 /// A material's bytes.
 #[utoipa::path(get, path = "/v1/sessions/{session}/inputs/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = serde_json::Value, content_type = "*/*"),
+        (status = 206, body = serde_json::Value, content_type = "*/*"),
         (status = 304, description = "You have these bytes")))]
 async fn download_input(
     Shared(state): Shared<State>,
@@ -113,6 +114,25 @@ async fn download_input(
     headers: HeaderMap,
 ) -> Result<Response> {
     download(&state, &caller, &session, ArtifactUse::Input, &name, &headers).await
+}
+
+/// Bytes that an entry of the session names by their hash: a picture, a tool's whole output.
+#[utoipa::path(get, path = "/v1/sessions/{session}/blobs/{blob}", tag = "artifacts",
+    params(("session" = String, Path), ("blob" = String, Path)),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 304, description = "You have these bytes")))]
+async fn download_blob(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At((session, blob)): At<(SessionId, String)>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    state.engine.summary(&caller.scope, &session).await?;
+    let unknown = |_| Problem::new("blob.not_found", "there is no such blob");
+    let hash: BlobHash = blob.parse().map_err(unknown)?;
+    state.note_read(&caller, &session).await?;
+    serve_blob(&state, &caller, hash, "", &blob, &headers).await
 }
 
 async fn list(
@@ -173,12 +193,23 @@ async fn download(
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(name).filter(|artifact| artifact.usage == usage);
     let content = artifact.ok_or_else(|| unknown(session, name))?.content;
-    let etag = format!("\"{}\"", content.blob);
+    serve_blob(state, caller, content.blob, &content.mime, name, headers).await
+}
+
+async fn serve_blob(
+    state: &State,
+    caller: &Caller,
+    blob: BlobHash,
+    called: &str,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response> {
+    let etag = format!("\"{blob}\"");
     if header_text(headers, "if-none-match")?.is_some_and(|known| known == etag || known == "*") {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
     }
-    let bytes = Bytes::from(state.engine.store().get_blob(&caller.scope, content.blob).await?);
-    let (mime, disposition) = served_type(&bytes, &content.mime);
+    let bytes = Bytes::from(state.engine.store().get_blob(&caller.scope, blob).await?);
+    let (mime, disposition) = served_type(&bytes, called);
     let is_same = header_text(headers, "if-range")?.is_none_or(|known| known == etag);
     let range = header_text(headers, "range")?.filter(|_| is_same);
     let mut response = slice(bytes, range)?;

@@ -47,7 +47,7 @@ async fn share_session(
 }
 
 /// People are named without a prefix; whoever writes one means it.
-fn member(given: &str) -> Result<Principal> {
+pub fn member(given: &str) -> Result<Principal> {
     Ok(match given.split_once(':') {
         Some(("user" | "agent", _)) => given.parse()?,
         _ => Principal::User(given.parse()?),

@@ -3,19 +3,29 @@
 mod about;
 mod agents;
 mod artifacts;
+mod console;
 mod entries;
+mod export;
+mod flows;
+mod grafts;
+mod import;
+mod login;
 mod members;
+mod memory;
+mod openai;
 mod projections;
 mod search;
 mod sessions;
+mod skills;
 mod streams;
 mod tree;
+mod triggers;
 mod turns;
 
 pub use turns::input_parts;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use sapwood::SessionId;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
@@ -26,6 +36,7 @@ use crate::guard::guard;
 use crate::problem::Problem;
 use crate::state::State;
 use crate::wire;
+use crate::wire::openai::{OpenAiError, OpenAiFault};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
@@ -43,20 +54,31 @@ fn all() -> OpenApiRouter<State> {
         .merge(projections::routes())
         .merge(tree::routes())
         .merge(turns::routes())
+        .merge(flows::routes())
         .merge(streams::routes())
         .merge(artifacts::routes())
+        .merge(export::routes())
         .merge(members::routes())
         .merge(search::routes())
+        .merge(memory::routes())
+        .merge(grafts::routes())
         .merge(agents::routes())
+        .merge(import::routes())
+        .merge(login::routes())
+        .merge(skills::routes())
+        .merge(triggers::routes())
+        .merge(openai::routes())
         .merge(about::routes())
 }
 
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router
+        .merge(console::routes())
         .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
         .layer(from_fn_with_state(state.clone(), guard))
+        .layer(from_fn(openai::dress_problems))
         .with_state(state.clone())
 }
 
@@ -65,12 +87,15 @@ pub fn document() -> OpenApi {
     let (_, mut document) = all().split_for_parts();
     let components = document.components.get_or_insert_default();
     components.schemas.insert(wire::Problem::name().into_owned(), wire::Problem::schema());
+    components.schemas.insert(OpenAiError::name().into_owned(), OpenAiError::schema());
+    components.schemas.insert(OpenAiFault::name().into_owned(), OpenAiFault::schema());
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme("key", bearer);
     for (path, item) in &mut document.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
-            operation.responses.responses.insert("default".to_owned(), problem_response().into());
+            let problem = problem_response(path);
+            operation.responses.responses.insert("default".to_owned(), problem.into());
             if path.starts_with("/v1") {
                 operation.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
             }
@@ -80,12 +105,13 @@ pub fn document() -> OpenApi {
 }
 
 /// What every operation answers when something is wrong.
-fn problem_response() -> utoipa::openapi::Response {
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(wire::Problem::name()))).build();
-    ResponseBuilder::new()
-        .description("What went wrong; its status says how.")
-        .content("application/problem+json", content)
-        .build()
+fn problem_response(path: &str) -> utoipa::openapi::Response {
+    let (kind, name) = match openai::is_openai(path) {
+        true => ("application/json", OpenAiError::name()),
+        false => ("application/problem+json", wire::Problem::name()),
+    };
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
+    ResponseBuilder::new().description("What went wrong; its status says how.").content(kind, content).build()
 }
 
 /// How many rows a page has, if the client does not say.

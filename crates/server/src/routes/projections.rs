@@ -2,9 +2,12 @@
 
 use axum::Json;
 use axum::extract::State as Shared;
+use sapwood::core::project::context::Message;
 use sapwood::core::project::feed::FeedItem;
 use sapwood::core::project::ledger::LedgerLine;
 use sapwood::core::project::outline::Outline;
+use sapwood::core::project::timeline::Point;
+use sapwood::engine::pressure::Counted;
 use sapwood::engine::read::{Ancestry, Archive, UsageReport};
 use sapwood::{Context, SessionId};
 use serde::Serialize;
@@ -20,6 +23,8 @@ use crate::wire;
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
         .routes(routes!(get_context))
+        .routes(routes!(get_pressure))
+        .routes(routes!(get_timeline))
         .routes(routes!(get_tree))
         .routes(routes!(get_feed))
         .routes(routes!(get_ledger))
@@ -42,13 +47,80 @@ async fn get_context(
     caller: Caller,
     At(session): At<SessionId>,
     Params(query): Params<wire::ContextAt>,
-) -> Result<Json<Context>> {
+) -> Result<Json<CountedContext>> {
     state.note_read(&caller, &session).await?;
     let at = match &query.at {
         Some(at) => Some(state.engine.find_entry(&caller.scope, &session, at).await?.meta.seq),
         None => None,
     };
-    Ok(Json(state.engine.context(&caller.scope, &session, at).await?))
+    let context = state.engine.context(&caller.scope, &session, at).await?;
+    let counted = query.count.then(|| state.engine.count_context(&context));
+    Ok(Json(CountedContext::of(context, counted)))
+}
+
+/// A context, and what each message takes if that was asked for.
+#[derive(Serialize)]
+struct CountedContext {
+    system: Option<String>,
+    model: Option<String>,
+    thinking: String,
+    skills: Vec<String>,
+    messages: Vec<CountedMessage>,
+    tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_tokens: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct CountedMessage {
+    #[serde(flatten)]
+    message: Message,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+}
+
+impl CountedContext {
+    fn of(context: Context, counted: Option<Counted>) -> Self {
+        let each = |index: usize| counted.as_ref().and_then(|counted| counted.messages.get(index).copied());
+        let messages = context.messages.into_iter().enumerate();
+        Self {
+            system: context.system,
+            model: context.model,
+            thinking: context.thinking,
+            skills: context.skills,
+            messages: messages.map(|(at, message)| CountedMessage { message, tokens: each(at) }).collect(),
+            tokens: counted.as_ref().map_or(context.tokens, Counted::total),
+            system_tokens: counted.as_ref().map(|counted| counted.system),
+        }
+    }
+}
+
+/// How full the context is.
+#[utoipa::path(get, path = "/v1/sessions/{session}/pressure", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Pressure)))]
+async fn get_pressure(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Pressure>> {
+    let found = state.engine.pressure_of(&caller.scope, &session).await?;
+    Ok(Json(wire::Pressure {
+        level: found.map(|pressure| pressure.level.as_str().to_owned()),
+        used_tokens: found.map(|pressure| pressure.used_tokens),
+        budget_tokens: found.map(|pressure| pressure.budget_tokens),
+    }))
+}
+
+/// How full the session was over its life: its answers and its compactions.
+#[utoipa::path(get, path = "/v1/sessions/{session}/timeline", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Timeline)))]
+async fn get_timeline(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<Point>>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(Items { items: state.engine.timeline(&caller.scope, &session).await? }))
 }
 
 /// Every entry in the tree, with its children.

@@ -24,7 +24,7 @@ pub fn routes() -> OpenApiRouter<State> {
 #[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "streams",
     params(("session" = String, Path), wire::EventsAfter,
         ("Last-Event-ID" = Option<String>, Header, description = "The seq of the last event that was seen")),
-    responses((status = 200, body = String, content_type = "text/event-stream")))]
+    responses((status = 200, body = wire::StreamEvent, content_type = "text/event-stream")))]
 async fn follow_events(
     Shared(state): Shared<State>,
     caller: Caller,

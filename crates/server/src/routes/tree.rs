@@ -126,6 +126,9 @@ async fn compact_session(
         how.summariser = Some(Arc::new(summariser));
     }
     let done = state.engine.compact(&caller.scope, &session, how).await?;
+    if let Some(reason) = done.cancelled {
+        return Err(Problem::new("hook.refused", format!("a hook refused the compaction: {reason}")));
+    }
     Ok(Json(wire::Compacted {
         kept: done.kept as u64,
         archived: done.archived as u64,

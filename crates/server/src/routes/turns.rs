@@ -51,7 +51,7 @@ pub fn input_parts(input: &Value) -> Result<Vec<Part>> {
 #[utoipa::path(post, path = "/v1/sessions/{session}/turns", tag = "turns", params(("session" = String, Path)),
     request_body = wire::NewTurn,
     responses((status = 202, body = wire::Accepted),
-        (status = 200, body = String, content_type = "text/event-stream", description = "The turn's events, if asked for")))]
+        (status = 200, body = wire::StreamEvent, content_type = "text/event-stream", description = "The turn's events, if asked for")))]
 async fn create_turn(
     Shared(state): Shared<State>,
     caller: Caller,

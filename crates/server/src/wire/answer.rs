@@ -106,6 +106,22 @@ pub struct EntryKey {
     pub id: String,
 }
 
+/// Who the caller is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Me {
+    pub principal: String,
+    pub tenant: String,
+    /// Whether every session of the tenant is theirs to see.
+    pub operator: bool,
+    pub may_write: bool,
+    /// How it was proven: `local`, `key` or `token`.
+    pub proof: String,
+    /// What and where the store is; for operators.
+    #[serde(default)]
+    pub store: Option<String>,
+    pub version: String,
+}
+
 /// What was appended, durably.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Appended {
@@ -126,6 +142,9 @@ pub struct Context {
     pub skills: Vec<String>,
     pub messages: Vec<Message>,
     pub tokens: u64,
+    /// What the system prompt takes; with `count`.
+    #[serde(default)]
+    pub system_tokens: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -142,6 +161,9 @@ pub struct Message {
     /// The id of the entry it comes from.
     pub entry: Option<String>,
     pub seq: Option<u32>,
+    /// What it takes by the model's own tokenizer; with `count`.
+    #[serde(default)]
+    pub tokens: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -202,6 +224,64 @@ pub struct Usage {
     pub models: BTreeMap<String, Total>,
 }
 
+/// How full the context is for the model that would answer next.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Pressure {
+    /// `green`, `yellow`, `orange` or `red`; none where the model's window is not known.
+    pub level: Option<String>,
+    pub used_tokens: Option<u64>,
+    pub budget_tokens: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Timeline {
+    pub items: Vec<TimelinePoint>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TimelinePoint {
+    pub seq: u32,
+    pub at: i64,
+    /// `answer` or `compaction`.
+    pub what: String,
+    /// What the context took then; none if nobody counted.
+    pub tokens: Option<u64>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub cost_nano_usd: Option<u64>,
+    #[serde(default)]
+    pub tokens_before: Option<u64>,
+    #[serde(default)]
+    pub strategy: Option<String>,
+    #[serde(default)]
+    pub trigger: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Imports {
+    pub items: Vec<Imported>,
+}
+
+/// What became of a session of a file.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Imported {
+    /// None if nothing in the file says.
+    pub session: Option<String>,
+    pub format: Option<String>,
+    pub added: u64,
+    /// Records that were there already.
+    pub skipped: u64,
+    pub problems: Vec<ImportProblem>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ImportProblem {
+    pub line: Option<u64>,
+    pub code: String,
+    pub message: String,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Archives {
     pub items: Vec<Archive>,
@@ -216,6 +296,13 @@ pub struct Archive {
     pub summary: Option<String>,
     pub strategy: String,
     pub trigger: String,
+    #[serde(default)]
+    pub tokens_before: Option<u64>,
+    #[serde(default)]
+    pub tokens_after: Option<u64>,
+    /// How many messages it stands in for.
+    #[serde(default)]
+    pub archived: Option<u32>,
     pub on_path: bool,
 }
 
@@ -388,4 +475,107 @@ pub struct Blob {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Artifacts {
     pub items: Vec<Artifact>,
+}
+
+/// A run that was started, carried on or asked to end.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowAccepted {
+    /// The run, which is also its session.
+    pub run: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRuns {
+    pub items: Vec<FlowRow>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRow {
+    pub run: String,
+    pub flow: String,
+    pub name: String,
+    /// `open`, `waiting`, `completed`, `failed` or `cancelled`.
+    pub status: String,
+    /// Nodes that roles work on, and how many of them are over.
+    pub nodes: u32,
+    pub done: u32,
+    pub created_at: i64,
+    pub updated_at: i64,
+}
+
+/// A run: its graph, and where everything stands.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowRun {
+    pub run: String,
+    pub flow: String,
+    pub name: String,
+    /// `open`, `waiting`, `completed`, `failed` or `cancelled`.
+    pub status: String,
+    /// `forward` or `improvement`.
+    pub phase: String,
+    pub input: String,
+    pub code: Option<String>,
+    pub message: Option<String>,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub nodes: Vec<FlowNode>,
+    pub edges: Vec<FlowEdge>,
+    /// What roles ask people.
+    pub approvals: Vec<Approval>,
+    pub results: Vec<FlowResult>,
+    /// Where role files are kept, if they are.
+    pub mirror: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowNode {
+    pub id: String,
+    /// `input`, `agent` or `output`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: Option<String>,
+    pub role: Option<String>,
+    pub agent: Option<String>,
+    /// `idle`, `running`, `waiting`, `holding`, `done`, `closed`, `skipped` or `failed`.
+    pub status: String,
+    pub visits: u32,
+    pub attempt: u32,
+    /// The session of the role; it exists once the node was entered.
+    pub session: Option<String>,
+    /// What the role said last.
+    pub said: Option<String>,
+    pub why: Option<String>,
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowEdge {
+    pub from: String,
+    pub to: String,
+    /// `forward` or `backward`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `open`, `completed` or `closed`.
+    pub status: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FlowResult {
+    pub from: String,
+    pub name: String,
+    /// Its beginning, or all of it.
+    pub text: String,
+    pub bytes: u64,
+}
+
+/// One event of a stream; `data` is JSON as a text.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StreamEvent {
+    pub data: String,
+    /// The seq of what is durable; none for fragments.
+    #[serde(default)]
+    pub id: Option<String>,
+    #[serde(default)]
+    pub event: Option<String>,
 }

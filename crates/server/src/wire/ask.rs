@@ -42,6 +42,10 @@ pub struct SessionPatch {
     pub title: Option<String>,
     /// `active`, `closed` or `archived`.
     pub state: Option<String>,
+    /// The model that answers from here on: `PROVIDER/NAME`.
+    pub model: Option<String>,
+    /// How much it thinks from here on: `off`, `low`, `medium`, `high`.
+    pub thinking: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -50,12 +54,19 @@ pub struct SessionPatch {
 pub struct ListSessions {
     /// `created`, `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// Words that occur in the session: the newest sessions a search finds.
+    /// Words that occur in the session, or in its title: the newest sessions a search finds.
     pub q: Option<String>,
     pub cwd: Option<String>,
+    pub agent: Option<String>,
+    /// A user's name, or `agent:NAME`.
+    pub owner: Option<String>,
+    /// Changed at this time or later, in milliseconds.
+    pub since: Option<i64>,
+    /// Changed before this time.
+    pub until: Option<i64>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// What the page before had as `next`.
+    /// What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`.
     pub cursor: Option<String>,
 }
 
@@ -109,6 +120,19 @@ pub struct SearchParams {
 pub struct ContextAt {
     /// As of this entry: a seq, an id, a unique prefix or a label. The leaf if none.
     pub at: Option<String>,
+    /// Count each message with the model's own tokenizer.
+    pub count: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ImportFile {
+    /// What the file is called: formats without ids of their own are known by it.
+    pub name: Option<String>,
+    /// Its format; told by its content if none.
+    pub from: Option<String>,
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -261,6 +285,26 @@ pub enum AnswerGiven {
     Denied,
 }
 
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub format: ExportFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExportFormat {
+    /// The whole log, lossless.
+    Jsonl,
+    RoleFiles,
+    Messages,
+    MessagesAnthropic,
+    Markdown,
+    Html,
+    /// The completed turns as a chain of agents, in YAML.
+    Workflow,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -284,4 +328,27 @@ pub enum ShareRole {
 pub struct UploadName {
     /// The name it is kept under; the latest under a name is what lists show.
     pub name: String,
+}
+
+/// A run to be started.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewFlow {
+    /// The workflow document: its YAML as a string, or the same as an object.
+    pub flow: Value,
+    /// What the flow is given to work on.
+    #[serde(default)]
+    pub input: Option<String>,
+    /// The run's id; made up if none.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Whether roles look back after the forward pass.
+    #[serde(default)]
+    pub improve: bool,
+    /// The texts of required readings, by name.
+    #[serde(default)]
+    pub readings: BTreeMap<String, String>,
+    /// Where the roles work: only for whoever operates the server.
+    #[serde(default)]
+    pub cwd: Option<String>,
 }

@@ -2,7 +2,12 @@
 //! what a client in Rust can read answers into. The tests hold every answer against the document.
 
 mod answer;
+mod around;
 mod ask;
+mod memory;
+pub mod openai;
 
 pub use answer::*;
+pub use around::*;
 pub use ask::*;
+pub use memory::*;

@@ -1,9 +1,14 @@
 //! What clients send that they should not. Each gets a 4xx that says why, and the server goes on.
 
-use serde_json::json;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::house::{Ask, House};
-use crate::wire::{exchange, request};
+use crate::wire::{PATIENCE, exchange, request};
 use sapwood_server::Settings;
 
 /// A body, its headers, and the status and code it gets.
@@ -90,4 +95,189 @@ async fn a_directory_of_the_server_is_only_its_operators_to_name() {
     let refused = house.post("ana", "/v1/sessions", &json!({ "cwd": "/etc" })).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "input.invalid"));
     assert_eq!(house.post("operator", "/v1/sessions", &json!({ "cwd": "/srv" })).await.status, 201);
+}
+
+/// A connection that is written to by hand.
+async fn connect(house: &House) -> TcpStream {
+    TcpStream::connect(house.addr).await.unwrap()
+}
+
+/// Reads until the server hangs up, or time is over.
+async fn read_to_the_end(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.ok()?.ok();
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn impatient() -> Settings {
+    let second = Duration::from_secs(1);
+    Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_trickles_in_is_cut_off() {
+    let house = House::open_with(impatient()).await;
+    let mut slow = Vec::new();
+    for _ in 0..50 {
+        let mut stream = connect(&house).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ").await.unwrap();
+        slow.push(stream);
+    }
+    let began = Instant::now();
+    let mut open = slow.len();
+    while open > 0 && began.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        open = 0;
+        for stream in &mut slow {
+            // A byte now and then keeps nobody's place.
+            let _ = stream.write_all(b"x").await;
+            let mut byte = [0; 64];
+            let is_open =
+                matches!(stream.try_read(&mut byte), Err(error) if error.kind() == ErrorKind::WouldBlock);
+            open += usize::from(is_open);
+        }
+    }
+    assert_eq!(open, 0, "connections were open after {:?}", began.elapsed());
+    assert_eq!(exchange(house.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_trickles_in_is_cut_off() {
+    let house = House::open_with(impatient()).await;
+    let bearer = format!("Bearer {}", house.key("ana"));
+    for path in ["/v1/sessions", "/v1/responses", "/v1/conversations"] {
+        let mut stream = connect(&house).await;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\ncontent-type: application/json\r\n\
+             content-length: 1000\r\nconnection: close\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let said = read_to_the_end(&mut stream).await.expect("it is cut off in time");
+        assert!(said.starts_with("HTTP/1.1 408"), "{path}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_over_the_limit_is_cut_off_also_when_it_does_not_say_how_long_it_is() {
+    let settings =
+        Settings { body_bytes_max: 10_000, upload_bytes_max: 10_000, rate: None, ..Settings::default() };
+    let house = House::open_with(settings).await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let bearer = format!("Bearer {}", house.key("ana"));
+    for path in
+        ["/v1/sessions/s/entries", "/v1/sessions/s/artifacts?name=a", "/v1/responses", "/v1/conversations"]
+    {
+        let mut stream = connect(&house).await;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\ncontent-type: application/json\r\n\
+             transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+        let mut sent = 0;
+        while sent < 1_000 && stream.write_all(chunk.as_bytes()).await.is_ok() {
+            sent += 1;
+            let mut byte = [0; 16];
+            if stream.try_read(&mut byte).is_ok_and(|read| byte[..read].starts_with(b"HTTP/1.1 413")) {
+                break;
+            }
+        }
+        assert!(sent < 1_000, "{path} took 4 MB");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_say_two_things_at_once_are_refused() {
+    let house = House::open().await;
+    let bearer = format!("Bearer {}", house.key("ana"));
+    let head = format!(
+        "POST /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\nconnection: close\r\n"
+    );
+    for (lines, body) in [
+        ("content-length: 2\r\ncontent-length: 3\r\n", "{}x"),
+        ("content-length: -1\r\n", "{}"),
+        ("content-length: 18446744073709551616\r\n", "{}"),
+        ("transfer-encoding: chunked\r\n", "zz\r\n{}\r\n0\r\n\r\n"),
+        ("x-\u{0}: 1\r\ncontent-length: 2\r\n", "{}"),
+        (" folded: 1\r\ncontent-length: 2\r\n", "{}"),
+    ] {
+        let mut stream = connect(&house).await;
+        let text = format!("{head}content-type: application/json\r\n{lines}\r\n{body}");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let said = read_to_the_end(&mut stream).await.expect("it is answered in time");
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{lines:?}: {said}");
+    }
+}
+
+/// Ordinary requests with a few bytes changed, left out or doubled, the same ones each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_with_bytes_changed_by_chance_never_fail_inside() {
+    const CASES: u64 = 600;
+    let house = House::open_with(impatient()).await;
+    house.shared_session("s").await;
+    let item = json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"a\":[1]}" });
+    let seeds = [
+        ("POST", "/v1/sessions", json!({ "id": "made", "title": "T" })),
+        (
+            "POST",
+            "/v1/sessions/s/entries?expected_head=9",
+            json!([{ "role": "user", "content": [{ "type": "text", "text": "hé" }] }]),
+        ),
+        ("POST", "/v1/sessions/s/turns", json!({ "input": "hello", "if_running": "queue" })),
+        ("POST", "/v1/sessions/s/compact", json!({ "keep_last": 1, "compact_strategy": "truncate" })),
+        ("POST", "/v1/sessions/s/branch", json!({ "entry": 3, "summary": "x" })),
+        (
+            "POST",
+            "/v1/conversations",
+            json!({ "items": [item, { "role": "user", "content": "x" }], "metadata": { "a": "b" } }),
+        ),
+        ("POST", "/v1/conversations/s/items", json!({ "items": [item] })),
+        (
+            "POST",
+            "/v1/responses",
+            json!({ "model": "actor", "input": [item], "tools": [{ "type": "function", "name": "f" }] }),
+        ),
+        ("GET", "/v1/conversations/s/items?order=asc&limit=3", Value::Null),
+        ("GET", "/v1/search?q=%22one%22&limit=2", Value::Null),
+    ];
+    for case in 0..CASES {
+        let (method, path, body) = &seeds[case as usize % seeds.len()];
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers: &[(&str, &str)] = &[("content-type", "application/json")];
+        let ask = Ask { method, path, key: Some("ana"), headers, body: body.as_bytes() };
+        let bytes = change(house.bytes_of(ask), case);
+        let mut stream = connect(&house).await;
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.shutdown().await;
+        let said =
+            read_to_the_end(&mut stream).await.unwrap_or_else(|| panic!("case {case} was never answered"));
+        assert!(!said.starts_with("HTTP/1.0 5") && !said.starts_with("HTTP/1.1 5"), "case {case}: {said}");
+    }
+    let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
+    assert!(metrics.contains("sapwood_http_panics_total 0"), "a handler panicked");
+}
+
+/// A few changes that the number decides.
+fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut roll = |most: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % most.max(1) as u64) as usize
+    };
+    for _ in 0..=roll(4) {
+        let at = roll(bytes.len());
+        match roll(5) {
+            0 => bytes[at] = roll(256) as u8,
+            1 => drop(bytes.remove(at)),
+            2 => bytes.insert(at, [b'"', b'{', b'[', 0xff, 0, b'\\', b'%'][roll(7)]),
+            3 => bytes.truncate(bytes.len() - roll(20).min(bytes.len() - 1)),
+            _ => {
+                let copy: Vec<u8> = bytes[at..bytes.len().min(at + roll(40))].to_vec();
+                bytes.splice(at..at, copy);
+            }
+        }
+    }
+    bytes
 }

@@ -3,9 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod console;
 mod document;
 mod door;
+mod example;
+mod flows;
 mod house;
+mod memory;
+mod parallel;
 mod rights;
 mod sessions;
 mod streams;

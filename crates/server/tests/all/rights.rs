@@ -53,6 +53,11 @@ fn table() -> Vec<Row> {
         ("resume_session", Write, none.clone(), 202),
         ("list_approvals", Read, none.clone(), 200),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
+        ("list_flows", Key, none.clone(), 200),
+        ("start_flow", Key, json!({ "flow": stage("hello"), "input": "x" }), 202),
+        ("get_flow", Read, none.clone(), 200),
+        ("resume_flow", Write, none.clone(), 202),
+        ("cancel_flow", Write, none.clone(), 202),
         ("follow_events", Read, none.clone(), 200),
         ("open_socket", Read, none.clone(), 400),
         ("list_artifacts", Read, none.clone(), 200),
@@ -61,13 +66,60 @@ fn table() -> Vec<Row> {
         ("list_inputs", Read, none.clone(), 200),
         ("upload_input", Write, json!("bytes"), 201),
         ("download_input", Read, none.clone(), 200),
+        ("export_session", Read, json!({ "format": "workflow" }), 200),
         ("list_members", Read, none.clone(), 200),
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
         ("read_audit", Key, none.clone(), 200),
+        ("list_memories", Key, none.clone(), 200),
+        ("add_memory", Key, json!({ "text": "The office is in Bern" }), 201),
+        ("get_memory", Key, none.clone(), 200),
+        ("edit_memory", Key, json!({ "kind": "fact" }), 200),
+        ("forget_memory", Key, none.clone(), 204),
+        ("learn_session", Own, none.clone(), 200),
+        ("list_grafts", Read, none.clone(), 200),
+        ("make_graft", Write, json!({ "source": "graft-source" }), 201),
+        ("get_graft", Read, none.clone(), 200),
+        ("get_digest", Read, none.clone(), 200),
+        ("get_pressure", Read, none.clone(), 200),
+        ("get_timeline", Read, none.clone(), 200),
+        ("download_blob", Read, none.clone(), 200),
+        ("import_file", Key, json!([]), 200),
+        ("get_me", Key, none.clone(), 200),
+        ("sign_in", Key, none.clone(), 200),
+        ("sign_out", Key, none.clone(), 204),
         ("list_agents", Key, none.clone(), 200),
         ("get_agent", Key, none.clone(), 200),
+        ("list_skills", Key, none.clone(), 200),
+        ("get_skills", Read, none.clone(), 200),
+        ("set_skills", Write, json!({ "active": [] }), 200),
+        ("list_triggers", Key, none.clone(), 200),
+        ("fire_trigger", Key, json!({}), 404),
+        ("create_conversation", Key, json!({}), 200),
+        ("get_conversation", Read, none.clone(), 200),
+        ("update_conversation", Write, json!({ "metadata": { "a": "b" } }), 200),
+        ("delete_conversation", Own, none.clone(), 200),
+        ("list_items", Read, none.clone(), 200),
+        ("create_items", Write, json!({ "items": [{ "role": "user", "content": "four" }] }), 200),
+        ("get_item", Read, none.clone(), 200),
+        ("delete_item", Write, none.clone(), 200),
+        ("create_response", Key, json!({ "input": "hello" }), 200),
+        ("get_response", Read, none.clone(), 200),
+        ("delete_response", Write, none.clone(), 200),
+        ("cancel_response", Write, none.clone(), 200),
+        ("list_input_items", Read, none.clone(), 200),
     ]
+}
+
+/// A flow of one stage that is asked this.
+pub fn stage(prompt: &str) -> Value {
+    let nodes = json!([
+        { "id": "input", "type": "input" },
+        { "id": "work", "type": "agent", "agent_ref": "default", "prompt_template": prompt },
+        { "id": "output", "type": "output" },
+    ]);
+    let edges = json!([{ "from": "input", "to": "work" }, { "from": "work", "to": "output" }]);
+    json!({ "schema_version": "1.0", "workflow": { "id": "small", "nodes": nodes, "edges": edges } })
 }
 
 struct Route {
@@ -104,17 +156,42 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
             let done = house.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
             assert!(!done.json()["entry"].is_null(), "{:?}", done.json());
         }
-        "download_artifact" | "download_input" => {
-            let noun = if route.row.0 == "download_artifact" { "artifacts" } else { "inputs" };
+        "download_artifact" | "download_input" | "download_blob" => {
+            let noun = if route.row.0 == "download_input" { "inputs" } else { "artifacts" };
             let path = format!("{base}/{noun}?name=notes.txt");
             let headers = [("content-type", "text/plain")];
             let ask =
                 Ask { method: "POST", path: &path, key: Some("ana"), headers: &headers, body: b"notes" };
-            assert_eq!(house.ask(ask).await.status, 201);
+            let put = house.ask(ask).await;
+            assert_eq!(put.status, 201);
+            if route.row.0 == "download_blob" {
+                names.0 = put.json()["content"]["blob"].as_str().unwrap().to_owned();
+            }
         }
         "get_turn" | "cancel_turn" | "steer_turn" => {
             let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
             names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
+        }
+        "get_flow" | "resume_flow" | "cancel_flow" => share_run(house, route.row.0, session).await,
+        "get_response" | "delete_response" | "cancel_response" | "list_input_items" => {
+            let asked = json!({ "input": "please hang", "conversation": session, "background": true });
+            let begun = house.post("ana", "/v1/responses", &asked).await;
+            names.0 = begun.json()["id"].as_str().unwrap().to_owned();
+        }
+        "get_item" | "delete_item" => {
+            let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
+            names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
+        }
+        "make_graft" | "get_graft" => {
+            if house.get("ana", "/v1/sessions/graft-source").await.status == 404 {
+                house.shared_session("graft-source").await;
+                let answer = json!({ "role": "assistant", "content": "yes" });
+                let said = house.post("ana", "/v1/sessions/graft-source/entries", &answer).await;
+                assert_eq!(said.status, 201);
+            }
+            let made =
+                house.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
+            names.0 = made.json()["seq"].to_string();
         }
         "answer_approval" => {
             house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
@@ -123,6 +200,28 @@ async fn prepare(house: &House, route: &Route, session: &str) -> (String, String
         _ => {}
     }
     names
+}
+
+/// A run that the same people may read and write; one to be cancelled hangs.
+async fn share_run(house: &House, route: &str, session: &str) {
+    let prompt = if route == "cancel_flow" { "please hang" } else { "hello" };
+    let new = json!({ "id": session, "flow": stage(prompt) });
+    assert_eq!(house.post("ana", "/v1/flows", &new).await.status, 202);
+    for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
+        let share = json!({ "member": member, "role": role });
+        let shared = house.post("ana", &format!("/v1/sessions/flow-{session}/members"), &share).await;
+        assert_eq!(shared.status, 200, "{:?}", shared.json());
+    }
+    if route == "resume_flow" {
+        for _ in 0..200 {
+            let run = house.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
+            if run["status"] == "completed" {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        }
+        panic!("the run did not end");
+    }
 }
 
 pub async fn wait_for_approval(house: &House, session: &str) -> String {
@@ -138,9 +237,13 @@ pub async fn wait_for_approval(house: &House, session: &str) -> String {
 
 impl Route {
     fn path(&self, session: &str, turn: &str, approval: &str) -> String {
-        let path = self.template.replace("{session}", session).replace("{turn}", turn);
+        let path = self.template.replace("{session}", session).replace("{conversation}", session);
+        let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
+        let path = path.replace("{blob}", turn);
+        let path = path.replace("{run}", &format!("flow-{session}"));
+        let path = path.replace("{graft}", turn).replace("{memory}", "0197a000-0000-7000-8000-000000000000");
         match self.row.0 {
             "search_sessions" => path + "?q=one",
             "upload_artifact" | "upload_input" => path + "?name=notes.txt",
@@ -237,7 +340,9 @@ async fn each_role_may_what_it_may_and_nothing_else() {
 async fn a_key_that_only_reads_changes_nothing_also_its_owners() {
     let house = House::open().await;
     house.shared_session("s").await;
-    for route in routes().into_iter().filter(|route| route.method != "GET") {
+    // Signing in and out changes nothing but what a browser keeps.
+    let changes = |route: &Route| route.method != "GET" && !route.template.ends_with("/login");
+    for route in routes().into_iter().filter(changes) {
         let answer = route.call(&house, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
         check(&route, "a key that reads", &answer, 403, "key.scope");
     }

@@ -27,7 +27,8 @@ impl Answer {
     }
 
     pub fn code(&self) -> String {
-        self.json()["code"].as_str().unwrap_or_default().to_owned()
+        let json = self.json();
+        json["code"].as_str().or(json["error"]["code"].as_str()).unwrap_or_default().to_owned()
     }
 }
 

@@ -21,8 +21,10 @@ use sapwood_core::Store;
 pub mod append;
 pub mod audit;
 pub mod blob;
+pub mod cluster;
 pub mod erase;
 pub mod fork;
+pub mod history;
 pub mod idempotency;
 pub mod isolation;
 pub mod keys;
@@ -107,6 +109,7 @@ macro_rules! conformance_cases {
             model: random_sessions_equal_the_naive_model, random_forks_equal_the_naive_model,
                 random_batches_of_any_size_are_the_same_log_i4, the_summary_is_the_fold_of_the_log_i10,
                 a_long_session_has_the_right_links;
+            history: what_clients_were_told_is_what_the_log_says;
         }
     };
 }

@@ -13,10 +13,10 @@ use super::desk::Desk;
 use super::fault::Fault;
 use super::hot::{HotSession, Nodes, Remembering};
 use super::log::{LogRows, key_of};
-use super::pack::{PackedBody, pack_body};
 use super::search;
 use super::session::{SessionRow, store_summary};
 use crate::admit::admit;
+use crate::pack::{PackedBody, pack_body};
 use crate::rules;
 
 /// Drafts, and their bodies packed: the caller's thread does that, not the writer's.

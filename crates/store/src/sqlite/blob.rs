@@ -7,8 +7,8 @@ use sapwood_core::{BlobHash, Scope, StoreError};
 
 use super::desk::Desk;
 use super::fault::Fault;
-use super::pack::{pack, unpack};
 use super::sight::seen_by;
+use crate::pack::{pack, unpack};
 
 pub(super) fn put(desk: &Desk, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
     let hash = BlobHash::of(&bytes);

@@ -12,10 +12,10 @@ use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 
-use super::decode::RawEntry;
 use super::desk::Desk;
 use super::fault::Fault;
-use super::pack::unpack;
+use crate::decode::RawEntry;
+use crate::pack::unpack;
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: usize = 4_096;

@@ -8,10 +8,10 @@ use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::settings_at;
 use sapwood_core::view::Settings;
-use sapwood_core::{EntryId, Kind, Record, Seq, SessionId, TurnId};
+use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
 
-use super::decode::{Decoder, Feed};
 use super::log::LogRows;
+use crate::decode::{Decoder, Feed, Goal};
 use crate::rules::{beside_tree, no_entry};
 
 pub(super) fn read_path(
@@ -81,26 +81,6 @@ fn walk_until(log: &mut LogRows<'_>, from: Seq, until: Until, feed: &mut Feed<'_
         feed.push(raw);
         Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })
-}
-
-/// What a walk towards the context's start looks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Goal {
-    /// The latest compaction.
-    Searching,
-    /// The oldest entry that the compaction keeps.
-    Kept(EntryId),
-    /// The compaction keeps nothing before itself.
-    Reached,
-}
-
-impl Goal {
-    fn of(body: &Body) -> Self {
-        match body {
-            Body::Compaction(compaction) => compaction.first_kept.map_or(Goal::Reached, Goal::Kept),
-            _ => Goal::Searching,
-        }
-    }
 }
 
 /// How turns ended that began after the entry that the path's first one hangs from.

@@ -12,25 +12,23 @@ use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Body, Kind, Record, Right, Scope, StoreError};
+use sapwood_core::{Kind, Record, Right, Scope, StoreError};
 
 use super::desk::Desk;
 use super::fault::Fault;
 use super::index::indexer::Texts;
 use super::index::{self, Found, Segment, Wanted};
 use super::log::LogRows;
-use super::pack::with_unpacked;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, distinct_words};
+use crate::match_text::{Query, is_searched, words_of};
+use crate::pack::with_unpacked;
 use crate::rules;
 
 /// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
 const CATCH_UP_TEXTS: usize = 2_000;
-/// Longest text that is indexed, in bytes; what is beyond is not found.
-const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.
 const FRESH_TEXTS_MAX: usize = 8_192;
 /// Hits that a caller may not see are passed over; so many at most in one search.
@@ -136,20 +134,6 @@ fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<St
     let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
     let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
     Some(decoded.ok().and_then(Result::ok).and_then(|body| words_of(&body)).unwrap_or_default())
-}
-
-/// The words a body is found by; `None` for kinds that searches do not look through.
-pub(super) fn words_of(body: &Body) -> Option<String> {
-    if !is_searched(body.kind()) {
-        return None;
-    }
-    let text = body.search_text();
-    Some(distinct_words(&text[..text.floor_char_boundary(TEXT_BYTES_MAX)]))
-}
-
-/// Entries a full-text search looks through.
-pub(super) fn is_searched(kind: Kind) -> bool {
-    kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
 }
 
 /// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing

@@ -133,7 +133,7 @@ async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::R
     Ok(rate)
 }
 
-fn run_as_tasks(
+pub fn run_as_tasks(
     streams: Vec<impl Future<Output = anyhow::Result<()>> + Send + 'static>,
 ) -> anyhow::Result<()> {
     let all = async {

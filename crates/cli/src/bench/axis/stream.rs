@@ -49,7 +49,7 @@ fn figures_of(subscribers: usize, mut times_ms: Vec<f64>) -> [Figure; 2] {
 }
 
 /// The bench runs on a runtime of one thread; a server has more.
-fn on_own_runtime<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
+pub fn on_own_runtime<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let run = || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();

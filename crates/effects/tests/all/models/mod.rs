@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod cuts;
+mod embed;
 mod faults;
 mod gemini;
 mod mock;

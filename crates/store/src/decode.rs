@@ -1,5 +1,5 @@
 //! Turning rows into entries. A long path is read by the caller and decoded by whoever is free: a worker or two while the
-//! caller reads on, and the caller itself when it has read all.
+//! caller reads on, and the caller itself when it has read all. [`Goal`] says how far a context has to be read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use std::thread::Scope;
 
 use sapwood_core::entry::{Entry, Meta, codec};
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
-use sapwood_core::{Body, StoreError};
+use sapwood_core::{Body, EntryId, StoreError};
 
-use super::pack::with_unpacked;
+use crate::pack::with_unpacked;
 
 /// Rows handed to a worker at a time. A path that is shorter than this needs none.
 const CHUNK_ROWS: usize = 512;
@@ -17,7 +17,7 @@ const CHUNK_ROWS: usize = 512;
 const WORKERS_MAX: usize = 3;
 
 /// An entry as its row has it.
-pub(super) struct RawEntry {
+pub(crate) struct RawEntry {
     pub meta: Meta,
     pub version: u32,
     pub packing: u8,
@@ -38,9 +38,42 @@ impl RawEntry {
     }
 }
 
+/// What a walk towards the context's start looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// The latest compaction.
+    Searching,
+    /// The oldest entry that the compaction keeps.
+    Kept(EntryId),
+    /// The compaction keeps nothing before itself.
+    Reached,
+}
+
+impl Goal {
+    pub fn of(body: &Body) -> Self {
+        match body {
+            Body::Compaction(compaction) => compaction.first_kept.map_or(Goal::Reached, Goal::Kept),
+            _ => Goal::Searching,
+        }
+    }
+}
+
+/// Decodes rows that were read already.
+pub(crate) fn decode_all(raws: Vec<RawEntry>) -> Result<Vec<Entry>> {
+    let decoder = Decoder::default();
+    std::thread::scope(|scope| {
+        let mut feed = decoder.feed(scope);
+        for raw in raws {
+            feed.push(raw);
+        }
+        feed.close();
+    });
+    decoder.finish()
+}
+
 /// Takes rows in one order and gives entries back in the same.
 #[derive(Default)]
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -53,7 +86,7 @@ struct State {
 }
 
 /// The reader's end of a decoder.
-pub(super) struct Feed<'s, 'e> {
+pub(crate) struct Feed<'s, 'e> {
     decoder: &'s Decoder,
     scope: &'s Scope<'s, 'e>,
     chunk: Vec<RawEntry>,

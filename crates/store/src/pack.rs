@@ -6,8 +6,7 @@ use lz4_flex::block;
 use sapwood_core::Body;
 use sapwood_core::port::store::Result;
 
-use super::search;
-use crate::rules;
+use crate::{match_text, rules};
 
 /// Bodies shorter than this are kept as they are: there is nothing to be won.
 const PACK_BYTES_MIN: usize = 128;
@@ -27,24 +26,24 @@ const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
 /// another packing number, and this one stays.
 const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
 
-pub(super) struct Packed {
+pub(crate) struct Packed {
     pub packing: u8,
     pub bytes: Vec<u8>,
 }
 
 /// A body ready to be written: packed, and the words it is found by.
-pub(super) struct PackedBody {
+pub(crate) struct PackedBody {
     pub packed: Packed,
     pub words: Option<String>,
 }
 
 /// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
 /// caller does it before it asks for the writer.
-pub(super) fn pack_body(body: &Body) -> Result<PackedBody> {
-    Ok(PackedBody { packed: pack(rules::encode_body(body)?), words: search::words_of(body) })
+pub(crate) fn pack_body(body: &Body) -> Result<PackedBody> {
+    Ok(PackedBody { packed: pack(rules::encode_body(body)?), words: match_text::words_of(body) })
 }
 
-pub(super) fn pack(bytes: Vec<u8>) -> Packed {
+pub(crate) fn pack(bytes: Vec<u8>) -> Packed {
     let (packing, small) = match bytes.len() {
         0..PACK_BYTES_MIN => return Packed { packing: PLAIN, bytes },
         PACK_BYTES_MIN..DICTIONARY_FOR_BYTES_MAX => {
@@ -59,7 +58,7 @@ pub(super) fn pack(bytes: Vec<u8>) -> Packed {
 }
 
 /// Unpacks what [`pack`] made. `limit` bounds what damaged bytes may claim.
-pub(super) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
     with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
 }
 
@@ -72,7 +71,7 @@ thread_local! {
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 /// Lets `look` see the unpacked bytes, without allocating for them.
-pub(super) fn with_unpacked<T>(
+pub(crate) fn with_unpacked<T>(
     packing: u8,
     bytes: &[u8],
     limit: usize,

@@ -1,0 +1,226 @@
+//! The API from another process: the server runs as the program it is, and this process asks it over 64 connections that are
+//! kept open. The floors are measured in the same run: the same client against an empty route of the same framework, also a
+//! process of its own, and the same appends without HTTP, in this process.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use sapwood::store::Durability;
+use sapwood::user_text;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::stream::on_own_runtime;
+use crate::bench::measure::{median, millis, per_second};
+use crate::bench::stage::Stage;
+use crate::bench::table::{Figure, Goal};
+
+const AXIS: &str = "http";
+const CONNECTIONS: usize = 64;
+/// Reads are so much quicker than durable appends that more of them are measured.
+const READS_PER_APPEND: usize = 10;
+/// How long the client waits for one answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// One measurement: how many a second, and how long each took.
+#[derive(Debug, Default)]
+struct Load {
+    rates: Vec<f64>,
+    times_ms: Vec<f64>,
+}
+
+pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+    let [mut empty, mut read, mut inject] = [Load::default(), Load::default(), Load::default()];
+    let mut in_process = Vec::new();
+    for _ in 0..stage.sizes.rounds {
+        in_process.push(append_in_process(stage).await?);
+        let each = (stage.sizes.appends / CONNECTIONS).max(4);
+        let floor = Served::start(&["bench", "--serve-empty", "--json"], stage)?;
+        measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
+        drop(floor);
+        let url = stage.scratch.url("http.db");
+        let served = Served::start(&["--store", &url, "serve", "--addr", "127.0.0.1:0", "--json"], stage)?;
+        measure(&mut Load::default(), served.addr, 1, |at| {
+            post("/v1/sessions", &format!(r#"{{"id":"s{at}"}}"#))
+        })?;
+        measure(&mut inject, served.addr, each, |at| {
+            post(
+                &format!("/v1/sessions/s{at}/entries"),
+                r#"{"role":"user","content":"a few words of a user"}"#,
+            )
+        })?;
+        measure(&mut read, served.addr, each * READS_PER_APPEND, |at| get(&format!("/v1/sessions/s{at}")))?;
+        drop(served);
+        stage.scratch.remove("http.db");
+    }
+    Ok(figures_of([empty, read, inject], median(in_process)))
+}
+
+fn figures_of(loads: [Load; 3], in_process: f64) -> Vec<Figure> {
+    let [(empty, empty_late), (read, read_late), (inject, inject_late)] = loads.map(|mut load| {
+        load.times_ms.sort_by(f64::total_cmp);
+        let late = load.times_ms.get(load.times_ms.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+        (median(load.rates), late)
+    });
+    let rate = |name: &str, value| Figure::new(AXIS, name, value, "/s");
+    let late = |name: &str, value| Figure::new(AXIS, name, value, "ms");
+    vec![
+        rate("floor: an empty route, 64 connections", empty),
+        rate("floor: 64 streams of durable appends in the process", in_process),
+        rate("small reads, 64 connections", read).over(empty).goal(Goal::AtLeast(0.5)),
+        rate("durable injects, 64 connections", inject).over(in_process).goal(Goal::AtLeast(0.5)),
+        late("an empty route, p99", empty_late),
+        late("small reads, p99", read_late),
+        late("durable injects, p99", inject_late),
+    ]
+}
+
+/// The same appends without HTTP.
+async fn append_in_process(stage: &Stage) -> anyhow::Result<f64> {
+    let engine = stage.open("http.db", Durability::Full)?;
+    let each = (stage.sizes.appends / CONNECTIONS).max(4);
+    let mut sessions = Vec::with_capacity(CONNECTIONS);
+    for at in 0..CONNECTIONS {
+        sessions.push(stage.session(&engine, &format!("s{at}")).await?);
+    }
+    let (scope, writer) = (stage.scope.clone(), engine.clone());
+    let took = on_own_runtime(async move {
+        let (began, mut writers) = (Instant::now(), JoinSet::new());
+        for session in sessions {
+            let (engine, scope) = (writer.clone(), scope.clone());
+            writers.spawn(async move {
+                for _ in 0..each {
+                    let words = vec![user_text("a few words of a user")];
+                    engine.inject(&scope, &session, words, Default::default()).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(done) = writers.join_next().await {
+            done??;
+        }
+        Ok(began.elapsed())
+    })?;
+    stage.close("http.db", engine)?;
+    stage.scratch.remove("http.db");
+    Ok(per_second(each * CONNECTIONS, took))
+}
+
+/// A process of this program that listens; it ends with this.
+struct Served {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Served {
+    fn start(args: &[&str], stage: &Stage) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        // Nobody's own configuration is part of this.
+        command.args(args).env("HOME", stage.scratch.path()).current_dir(stage.scratch.path());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("it has an output")?).read_line(&mut line)?;
+        let said: Value = serde_json::from_str(&line).unwrap_or_default();
+        let addr = said["addr"].as_str().and_then(|addr| addr.parse().ok());
+        let mut served = Self { child, addr: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        served.addr = addr.ok_or_else(|| anyhow!("the server said {line:?}"))?;
+        Ok(served)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves an empty route until it is killed: the floor, as a process of its own.
+pub async fn serve_empty(out: &mut dyn Write) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    writeln!(out, "{}", serde_json::json!({ "addr": listener.local_addr()?.to_string() }))?;
+    out.flush()?;
+    sapwood_server::serve_empty(listener).await;
+    Ok(())
+}
+
+fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").into_bytes()
+}
+
+fn post(path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Each connection asks its own question again and again, and waits for each answer.
+fn measure(
+    load: &mut Load,
+    addr: SocketAddr,
+    each: usize,
+    ask: impl Fn(usize) -> Vec<u8>,
+) -> anyhow::Result<()> {
+    let asks: Vec<Vec<u8>> = (0..CONNECTIONS).map(ask).collect();
+    let (took, times) = on_own_runtime(async move {
+        let mut streams = Vec::with_capacity(CONNECTIONS);
+        for _ in 0..CONNECTIONS {
+            let stream = TcpStream::connect(addr).await?;
+            stream.set_nodelay(true)?;
+            streams.push(stream);
+        }
+        let (began, mut clients) = (Instant::now(), JoinSet::new());
+        for (stream, ask) in streams.into_iter().zip(asks) {
+            clients.spawn(ask_again(stream, ask, each));
+        }
+        let mut times = Vec::with_capacity(CONNECTIONS * each);
+        while let Some(done) = clients.join_next().await {
+            times.extend(done??);
+        }
+        Ok((began.elapsed(), times))
+    })?;
+    load.rates.push(per_second(CONNECTIONS * each, took));
+    load.times_ms.extend(times);
+    Ok(())
+}
+
+async fn ask_again(mut stream: TcpStream, ask: Vec<u8>, times: usize) -> anyhow::Result<Vec<f64>> {
+    let (mut took, mut answer) = (Vec::with_capacity(times), Vec::with_capacity(4_096));
+    for _ in 0..times {
+        let began = Instant::now();
+        stream.write_all(&ask).await?;
+        tokio::time::timeout(PATIENCE, read_answer(&mut stream, &mut answer)).await??;
+        took.push(millis(began.elapsed()));
+    }
+    Ok(took)
+}
+
+/// Reads one answer that says how long it is.
+async fn read_answer(stream: &mut TcpStream, answer: &mut Vec<u8>) -> anyhow::Result<()> {
+    answer.clear();
+    loop {
+        if stream.read_buf(answer).await? == 0 || answer.len() > ANSWER_BYTES_MAX {
+            bail!("the server hung up, or said too much");
+        }
+        let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = std::str::from_utf8(&answer[..end])?;
+        if !head.starts_with("HTTP/1.1 2") {
+            bail!("the server answered {}", head.lines().next().unwrap_or_default());
+        }
+        let length = head.lines().filter_map(|line| line.split_once(": "));
+        let mut length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        let length: usize = length.next().map_or(Ok(0), |(_, length)| length.parse())?;
+        if answer.len() >= end + 4 + length {
+            return Ok(());
+        }
+    }
+}

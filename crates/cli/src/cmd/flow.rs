@@ -1,0 +1,256 @@
+//! `sapwood flow`: runs a flow of roles, shows where a run stands, carries one on, ends one.
+
+mod draw;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use sapwood::core::Agent;
+use sapwood::core::flow::{Flow, RunOutcome};
+use sapwood::core::port::clock::Clock;
+use sapwood::core::project::feed::Feed;
+use sapwood::engine::flow::{FlowReport, Mirror, RUN_PREFIX, RunView, RunningFlow, StartFlow};
+use sapwood::flow::{RoleFiles, load_flow};
+use sapwood::{Seq, SessionId};
+use serde_json::json;
+
+use crate::args::rows;
+use crate::chat::outcome::how_to_answer;
+use crate::failure::{Failure, Result};
+use crate::render::{DIM, Table, age, clean, fit, note};
+use crate::wiring::App;
+
+/// Rows of a list if nobody asks for more.
+const ROWS_DEFAULT: u32 = 50;
+
+/// Run flows of roles that hand work to each other
+#[derive(Debug, Args)]
+pub struct FlowArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a flow from a file, such as `export --format workflow` writes
+    Run(RunArgs),
+    /// Say everything that is wrong with a flow, and run nothing
+    Check { file: PathBuf },
+    /// Show a run: its graph, and where each node stands
+    Show { run: String },
+    /// List runs, newest first
+    Ls {
+        /// At most so many
+        #[arg(long, value_name = "N", value_parser = rows, default_value_t = ROWS_DEFAULT)]
+        limit: u32,
+    },
+    /// Carry on a run that was interrupted, waits, or failed
+    Resume {
+        run: String,
+        /// Keep each role's transcript.json and feed.json below this directory
+        #[arg(long, value_name = "DIR")]
+        mirror: Option<PathBuf>,
+    },
+    /// End a run, wherever it runs
+    Cancel { run: String },
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    file: PathBuf,
+    /// What the flow is given to work on
+    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
+    input: String,
+    /// The run's id; made up if not given
+    #[arg(long)]
+    id: Option<String>,
+    /// Keep each role's transcript.json and feed.json below this directory
+    #[arg(long, value_name = "DIR")]
+    mirror: Option<PathBuf>,
+    /// Let the roles look back after the forward pass
+    #[arg(long)]
+    improve: bool,
+    /// Where the roles work; the current directory if not given
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
+    match args.verb {
+        Verb::Run(args) => start(app, args).await,
+        Verb::Check { file } => check(app, &file),
+        Verb::Show { run } => {
+            let run = app.engine.find_run(&app.scope, &run).await?;
+            let view = app.engine.show_flow(&app.scope, &run).await?;
+            show(app, &view)
+        }
+        Verb::Ls { limit } => list(app, limit as usize).await,
+        Verb::Resume { run, mirror } => resume(app, &run, mirror).await,
+        Verb::Cancel { run } => cancel(app, &run).await,
+    }
+}
+
+async fn start(app: &mut App, args: RunArgs) -> Result<()> {
+    app.open_world()?;
+    let flow = load(app, &args.file)?;
+    let cwd = Some(super::new::directory(args.cwd)?);
+    let id = args.id.map(|id| if id.starts_with(RUN_PREFIX) { id } else { format!("{RUN_PREFIX}{id}") });
+    let run = id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
+    let mirror = args.mirror.map(|dir| super::new::directory(Some(dir))).transpose()?;
+    let start = StartFlow { flow, input: args.input, run, improve: args.improve, cwd, mirror };
+    let running = app.engine.start_flow(&app.scope, start).await?;
+    let mirror = mirror_of(app, &running.run, None).await?;
+    deliver(app, running, mirror).await
+}
+
+fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
+    let flow = load(app, file)?;
+    if app.out.is_json() {
+        return app
+            .out
+            .json(&json!({ "flow": flow.id, "nodes": flow.nodes.len(), "edges": flow.edges.len() }));
+    }
+    Ok(writeln!(
+        app.out,
+        "{} is in order: {} nodes, {} edges",
+        clean(&flow.id),
+        flow.nodes.len(),
+        flow.edges.len()
+    )?)
+}
+
+/// A flow with the agents of this place.
+fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
+    let agents = app.place.agents();
+    let known = |name: &str| agents.choose(Some(name), &app.place.config).ok();
+    let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
+    let mut flow = load_flow(file, known).map_err(failed)?;
+    // An agent that names no model is answered by the configured one, as elsewhere.
+    let model = app.default_model();
+    let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
+    flow.agents.values_mut().for_each(fill);
+    Ok(flow)
+}
+
+/// Keeps the role files where somebody says now, or where the run was told to.
+async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
+    let kept = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
+    let dir = given.or(kept);
+    Ok(dir.map(|dir| app.engine.mirror_flow(&app.scope, run, Arc::new(RoleFiles::in_dir(dir)))))
+}
+
+async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<()> {
+    app.open_world()?;
+    let run = app.engine.find_run(&app.scope, given).await?;
+    match app.engine.resume_flow(&app.scope, &run).await? {
+        Some(running) => {
+            let mirror = mirror_of(app, &run, mirror).await?;
+            deliver(app, running, mirror).await
+        }
+        None => {
+            note(app.format(), "nothing to carry on: the run has ended");
+            let view = app.engine.show_flow(&app.scope, &run).await?;
+            show(app, &view)
+        }
+    }
+}
+
+/// Carries a run on after one of its roles was answered.
+pub async fn carry_on(app: &mut App, running: RunningFlow) -> Result<()> {
+    let mirror = mirror_of(app, &running.run, None).await?;
+    deliver(app, running, mirror).await
+}
+
+async fn cancel(app: &mut App, given: &str) -> Result<()> {
+    app.open_world()?;
+    let run = app.engine.find_run(&app.scope, given).await?;
+    if let Some(running) = app.engine.cancel_flow(&app.scope, &run).await? {
+        running.ended().await?;
+    }
+    if app.out.is_json() {
+        return app.out.json(&json!({ "run": run, "cancelled": true }));
+    }
+    Ok(writeln!(app.out, "cancelled")?)
+}
+
+/// Shows what happens until the run has ended or waits, then how it stands.
+async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>) -> Result<()> {
+    let run = running.run.clone();
+    note(app.format(), &format!("run {run}"));
+    let report = watch(app, running).await;
+    if let Some(mirror) = mirror {
+        mirror.finish().await;
+    }
+    let report = report?;
+    let view = app.engine.show_flow(&app.scope, &run).await?;
+    show(app, &view)?;
+    app.out.flush()?;
+    outcome_of(&report)
+}
+
+async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
+    let mut follower = app.engine.follow(&app.scope, &running.run, Seq::ZERO).await?;
+    let mut feed = Feed::default();
+    let ended = running.ended();
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            record = follower.next() => {
+                let Ok(entry) = record?.into_entry() else { continue };
+                feed.apply(&entry);
+                for item in feed.news() {
+                    note(app.format(), &fit(&format!("{}: {}", item.label, item.text), 110));
+                }
+            }
+            report = &mut ended => return Ok(report?),
+        }
+    }
+}
+
+fn outcome_of(report: &FlowReport) -> Result<()> {
+    let Some(ended) = &report.ended else { return Ok(()) };
+    let message = || ended.message.clone().unwrap_or_else(|| "the run did not end well".to_owned());
+    match ended.outcome {
+        RunOutcome::Completed => Ok(()),
+        RunOutcome::Cancelled => Err(Failure::new("flow.cancelled", "the run was cancelled")),
+        RunOutcome::Failed => {
+            let code = ended.code.clone().unwrap_or_else(|| "flow.failed".to_owned());
+            let hint = format!("sapwood flow resume {} tries once more what failed", report.run);
+            Err(Failure {
+                exit: crate::failure::Exit::Failed,
+                ..Failure::new(code, message()).with_hint(hint)
+            })
+        }
+    }
+}
+
+fn show(app: &mut App, view: &RunView) -> Result<()> {
+    if app.out.is_json() {
+        return app.out.json(view);
+    }
+    draw::draw(view, &mut app.out)?;
+    for pending in &view.approvals {
+        note(app.format(), &how_to_answer(pending));
+    }
+    Ok(())
+}
+
+async fn list(app: &mut App, limit: usize) -> Result<()> {
+    let list = app.engine.list_flows(&app.scope, limit, None).await?;
+    if app.out.is_json() {
+        return list.items.iter().try_for_each(|row| app.out.json(row));
+    }
+    if list.items.is_empty() {
+        return Ok(writeln!(app.out, "{DIM}no runs yet: sapwood flow run FILE{DIM:#}")?);
+    }
+    let now = sapwood::SystemClock.now().0;
+    let rows = list.items.iter().map(|row| {
+        let done = format!("{}/{}", row.done, row.nodes);
+        let (status, age) = (row.status.as_str().to_owned(), age(row.updated_at.0, now));
+        vec![row.run.to_string(), row.name.clone(), status, done, age]
+    });
+    Table { head: &["RUN", "FLOW", "STATUS", "DONE", "AGE"], rows: rows.collect(), flexible: 1 }
+        .print(&mut app.out)
+}

@@ -1,0 +1,130 @@
+//! `sapwood hook`: which hooks are installed, and what they would say.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+use sapwood::core::port::hook::{HookName, Verdict};
+use sapwood::engine::hook::Rehearsed;
+use sapwood::{Installed, SessionId};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::render::{DIM, GREEN, RED, Table, clean};
+use crate::wiring::App;
+
+/// Show hooks, and try them
+#[derive(Debug, Args)]
+pub struct HookArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the hooks in the order in which they are called
+    Ls,
+    /// Call the hooks of a name, or one hook by its own name, with an event that did not happen; nothing comes of it
+    Test {
+        /// before_tool, after_turn …, or the name of a hook
+        name: String,
+        /// The session the event is about; a made-up one if not given
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
+        /// The event's particulars; an example if not given
+        #[arg(long, value_name = "JSON")]
+        event: Option<String>,
+    },
+}
+
+pub async fn run(app: &mut App, args: HookArgs) -> Result<()> {
+    match args.verb {
+        Verb::Ls => list(app),
+        Verb::Test { name, session, event } => {
+            let session = match session {
+                Some(given) => app.session(&given).await?,
+                None => "example".parse().map_err(sapwood::Error::from)?,
+            };
+            test(app, &name, &session, event).await
+        }
+    }
+}
+
+fn row_of(hook: &Installed) -> Value {
+    json!({
+        "name": hook.name, "on": hook.on, "what": hook.hook.describe(), "priority": hook.priority,
+        "timeout_ms": u64::try_from(hook.timeout.as_millis()).unwrap_or(u64::MAX),
+        "on_failure": hook.on_failure.as_str(), "tools": hook.tools, "tenant": hook.installer.tenant,
+    })
+}
+
+fn list(app: &mut App) -> Result<()> {
+    let hooks = app.engine.hooks();
+    if app.out.is_json() {
+        return hooks.iter().try_for_each(|hook| app.out.json(&row_of(hook)));
+    }
+    let rows = hooks.iter().map(|hook| {
+        let on_failure = hook.on_failure.as_str().to_owned();
+        let what = clean(&hook.hook.describe()).into_owned();
+        vec![hook.on.to_string(), hook.priority.to_string(), hook.name.clone(), on_failure, what]
+    });
+    let head = ["ON", "PRIORITY", "HOOK", "ON FAILURE", "WHAT"];
+    Table { head: &head, rows: rows.collect(), flexible: 4 }.print(&mut app.out)
+}
+
+async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<String>) -> Result<()> {
+    let given: Option<Value> = match event {
+        Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
+            Failure::usage(
+                format!("--event is not JSON: {error}"),
+                "give an object: --event '{\"text\": \"hello\"}'",
+            )
+        })?),
+        None => None,
+    };
+    let all = app.engine.hooks();
+    let names: Vec<HookName> = match HookName::from_name(name) {
+        Some(on) => vec![on],
+        None => all.iter().filter(|hook| hook.name == name).map(|hook| hook.on).collect(),
+    };
+    if names.is_empty() {
+        let message = format!("{name} is neither a hook's name nor an event's");
+        return Err(Failure::new("hook.not_found", message));
+    }
+    for on in names {
+        let data = given.clone().unwrap_or_else(|| on.sample());
+        let said = app.engine.rehearse(on, &app.scope, session, data).await;
+        said.iter().try_for_each(|one| print(app, on, one))?;
+        if said.is_empty() && !app.out.is_json() {
+            writeln!(app.out, "{on}: nobody is asked")?;
+        }
+    }
+    Ok(())
+}
+
+fn print(app: &mut App, on: HookName, one: &Rehearsed) -> Result<()> {
+    if app.out.is_json() {
+        let mut line = serde_json::to_value(one).map_err(std::io::Error::from)?;
+        line["on"] = json!(on);
+        return app.out.json(&line);
+    }
+    let said = match (&one.verdict, &one.failure) {
+        (_, Some(failure)) => format!("fails: {failure}"),
+        (Some(Verdict::GoOn) | None, None) => "goes on".to_owned(),
+        (Some(Verdict::Refuse { reason }), None) => format!("refuses: {reason}"),
+        (Some(Verdict::Change { data }), None) => format!("changes: {data}"),
+        (Some(Verdict::Supply { data }), None) => format!("supplies: {data}"),
+    };
+    let (mark, colour) = if one.goes_on { ("✓", GREEN) } else { ("✗", RED) };
+    writeln!(
+        app.out,
+        "{colour}{mark}{colour:#} {on} {} {} {DIM}{} ms{DIM:#}",
+        one.by,
+        clean(&said),
+        one.took_ms
+    )?;
+    for action in &one.actions {
+        let action = serde_json::to_string(action).map_err(std::io::Error::from)?;
+        writeln!(app.out, "    would {}", clean(&action))?;
+    }
+    Ok(())
+}

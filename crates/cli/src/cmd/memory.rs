@@ -1,0 +1,279 @@
+//! `sapwood memory`: what sessions taught. List, ask, add, change, forget, and learn from a session by hand.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand, ValueEnum};
+use sapwood::core::port::memory::Standing;
+use sapwood::engine::memory::Shown;
+use sapwood::{Belongs, Edit, Kept, Memory, MemoryFilter, MemoryKind, Outcome, Whose, Written};
+use serde_json::{Value, json};
+
+use crate::args::rows;
+use crate::failure::Result;
+use crate::render::{BOLD, DIM, clean, note, plural};
+use crate::wiring::App;
+
+const ROWS_DEFAULT: u32 = 50;
+const FOUND_DEFAULT: u32 = 10;
+
+/// What sessions taught: list, ask, add, change, forget, learn
+#[derive(Debug, Args)]
+pub struct MemoryArgs {
+    #[command(subcommand)]
+    verb: MemoryVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum MemoryVerb {
+    /// List memories, the newest first
+    Ls {
+        #[arg(long, value_enum)]
+        kind: Option<KindArg>,
+        /// Only what this session taught
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
+        /// Also what others stand in for
+        #[arg(long)]
+        superseded: bool,
+        /// Everybody's, for the operator
+        #[arg(long)]
+        all: bool,
+        #[arg(long, value_name = "N", value_parser = rows, default_value_t = ROWS_DEFAULT)]
+        limit: u32,
+        /// Go on where a list ended: what its last line has as "next"
+        #[arg(long, value_name = "CURSOR")]
+        after: Option<String>,
+    },
+    /// Remember something
+    Add {
+        #[arg(allow_hyphen_values = true)]
+        text: String,
+        #[arg(long, value_enum, default_value = "fact")]
+        kind: KindArg,
+        /// For everybody of the tenant
+        #[arg(long)]
+        everybody: bool,
+    },
+    /// Show one with where it comes from
+    Show { id: String },
+    /// Change one
+    Edit {
+        id: String,
+        #[arg(long, allow_hyphen_values = true)]
+        text: Option<String>,
+        #[arg(long, value_enum)]
+        kind: Option<KindArg>,
+        /// Make it everybody's
+        #[arg(long, conflicts_with = "private")]
+        everybody: bool,
+        /// Make it yours alone
+        #[arg(long)]
+        private: bool,
+        /// Only if it has this version
+        #[arg(long, value_name = "N")]
+        version: Option<u64>,
+    },
+    /// Ask, in whatever words
+    Search {
+        #[arg(allow_hyphen_values = true)]
+        question: String,
+        #[arg(long, value_name = "N", value_parser = rows, default_value_t = FOUND_DEFAULT)]
+        limit: u32,
+        /// Only those in which all these words occur, the newest first
+        #[arg(long)]
+        words: bool,
+    },
+    /// Delete one for good, with what it stood in for
+    Forget { id: String },
+    /// Learn from what is new in a session
+    Extract { session: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KindArg {
+    Fact,
+    Preference,
+    Decision,
+    #[value(alias = "error_pattern")]
+    ErrorPattern,
+}
+
+impl KindArg {
+    fn kind(self) -> MemoryKind {
+        match self {
+            KindArg::Fact => MemoryKind::Fact,
+            KindArg::Preference => MemoryKind::Preference,
+            KindArg::Decision => MemoryKind::Decision,
+            KindArg::ErrorPattern => MemoryKind::ErrorPattern,
+        }
+    }
+}
+
+pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
+    match args.verb {
+        MemoryVerb::Ls { kind, session, superseded, all, limit, after } => {
+            let session = match session {
+                Some(given) => Some(app.session(&given).await?),
+                None => None,
+            };
+            let whose = if all { Whose::Any } else { Whose::For(app.scope.principal.clone()) };
+            let standing = if superseded { Standing::Any } else { Standing::Current };
+            let kind = kind.map(KindArg::kind);
+            let (text, limit) = (String::new(), limit as usize);
+            list(app, MemoryFilter { whose, standing, kind, session, text, limit, cursor: after }).await
+        }
+        MemoryVerb::Add { text, kind, everybody } => {
+            let belongs = everybody.then_some(Belongs::Tenant);
+            let kept = app.engine.remember(&app.scope, Written { text, kind: kind.kind(), belongs }).await?;
+            print_kept(app, &kept)
+        }
+        MemoryVerb::Show { id } => show(app, &id).await,
+        MemoryVerb::Edit { id, text, kind, everybody, private, version } => {
+            let own = private.then(|| Belongs::To(app.scope.principal.clone()));
+            let belongs = everybody.then_some(Belongs::Tenant).or(own);
+            let edit = Edit { text, kind: kind.map(KindArg::kind), belongs, expected: version };
+            let id = app.engine.find_memory(&app.scope, &id).await?;
+            let memory = app.engine.edit_memory(&app.scope, id, edit).await?;
+            print_memory(app, &memory, json!({}))
+        }
+        MemoryVerb::Search { question, limit, words } => search(app, question, limit as usize, words).await,
+        MemoryVerb::Forget { id } => {
+            let id = app.engine.find_memory(&app.scope, &id).await?;
+            let forgotten = app.engine.forget(&app.scope, id).await?;
+            if app.out.is_json() {
+                return app.out.json(&json!({ "id": id, "forgotten": forgotten }));
+            }
+            Ok(writeln!(app.out, "forgot {}", plural(forgotten as u64, "memory"))?)
+        }
+        MemoryVerb::Extract { session } => extract(app, &session).await,
+    }
+}
+
+async fn list(app: &mut App, filter: MemoryFilter) -> Result<()> {
+    let page = app.engine.memories(&app.scope, &filter).await?;
+    for (at, memory) in page.items.iter().enumerate() {
+        let next = page.next.as_ref().filter(|_| at + 1 == page.items.len());
+        print_memory(app, memory, next.map_or(json!({}), |next| json!({ "next": next })))?;
+    }
+    if page.items.is_empty() {
+        note(app.format(), "nothing is remembered");
+    } else if let Some(next) = &page.next {
+        note(app.format(), &format!("there is more: --after {next}"));
+    }
+    Ok(())
+}
+
+async fn show(app: &mut App, given: &str) -> Result<()> {
+    let id = app.engine.find_memory(&app.scope, given).await?;
+    let memory = app.engine.memory(&app.scope, id).await?;
+    let older = app.engine.superseded(&app.scope, &memory).await?;
+    if app.out.is_json() {
+        let ids: Vec<String> = older.iter().map(|older| older.id.to_string()).collect();
+        return print_memory(app, &memory, json!({ "supersedes": ids }));
+    }
+    let shown = Shown::from(&memory);
+    writeln!(app.out, "{BOLD}{}{BOLD:#}", memory.id)?;
+    writeln!(app.out, "{}", clean(&memory.text))?;
+    writeln!(
+        app.out,
+        "{DIM}{}, version {}, strength {}{DIM:#}",
+        shown.kind.as_str(),
+        shown.version,
+        shown.strength
+    )?;
+    writeln!(app.out, "{DIM}{}{DIM:#}", clean(&shown.provenance))?;
+    for source in &memory.sources {
+        let entries: Vec<String> = source.entries.iter().map(ToString::to_string).collect();
+        writeln!(app.out, "  from session {}: {}", source.session, entries.join(", "))?;
+    }
+    if let Some(newer) = memory.superseded_by {
+        writeln!(app.out, "  {newer} stands in its place")?;
+    }
+    for older in older {
+        writeln!(app.out, "  stands in the place of {}: {}", older.id, clean(&older.text))?;
+    }
+    Ok(())
+}
+
+async fn search(app: &mut App, question: String, limit: usize, words: bool) -> Result<()> {
+    let whose = Whose::For(app.scope.principal.clone());
+    if words {
+        return list(app, MemoryFilter { whose, text: question, limit, ..MemoryFilter::default() }).await;
+    }
+    let recollection = app.engine.recollect(&app.scope, &question, whose, limit).await?;
+    for found in &recollection.found {
+        let score = (found.score * 1_000.0).round() / 1_000.0;
+        let by = if recollection.by_embedding { "embedding" } else { "words" };
+        print_memory(app, &found.memory, json!({ "score": score, "by": by }))?;
+    }
+    if recollection.found.is_empty() {
+        note(app.format(), "nothing is remembered about that");
+    }
+    Ok(())
+}
+
+async fn extract(app: &mut App, given: &str) -> Result<()> {
+    app.open_world_to_learn()?;
+    let session = app.session(given).await?;
+    let learning = app.engine.learn(&app.scope, &session).await?;
+    if app.out.is_json() {
+        let kept: Vec<Value> = learning.kept.iter().map(kept_json).collect();
+        return app.out.json(&json!({
+            "session": session, "how": learning.how, "fell_back": learning.fell_back,
+            "entries": learning.entries, "kept": kept,
+        }));
+    }
+    for kept in &learning.kept {
+        print_kept(app, kept)?;
+    }
+    if let Some(why) = &learning.fell_back {
+        note(app.format(), &format!("the model's answer was not used, and rules were: {why}"));
+    }
+    if learning.kept.is_empty() {
+        note(app.format(), "there was nothing new to learn");
+    }
+    Ok(())
+}
+
+fn kept_json(kept: &Kept) -> Value {
+    let mut value = serde_json::to_value(Shown::from(&kept.memory)).unwrap_or_default();
+    let outcome = serde_json::to_value(kept.outcome).unwrap_or_default();
+    merge(&mut value, outcome);
+    value
+}
+
+fn print_kept(app: &mut App, kept: &Kept) -> Result<()> {
+    if app.out.is_json() {
+        return app.out.json(&kept_json(kept));
+    }
+    let word = match kept.outcome {
+        Outcome::Learned => "learned",
+        Outcome::Strengthened => "strengthened",
+        Outcome::Known => "known already",
+        Outcome::Superseded { .. } => "learned, in the place of an older one",
+    };
+    Ok(writeln!(app.out, "{DIM}{}{DIM:#} {word}: {}", kept.memory.id, clean(&kept.memory.text))?)
+}
+
+fn print_memory(app: &mut App, memory: &Memory, more: Value) -> Result<()> {
+    if app.out.is_json() {
+        let mut value = serde_json::to_value(Shown::from(memory)).unwrap_or_default();
+        merge(&mut value, more);
+        return app.out.json(&value);
+    }
+    let old = if memory.is_current() { "" } else { " (superseded)" };
+    let whose = if memory.belongs == Belongs::Tenant { " (everybody's)" } else { "" };
+    Ok(writeln!(
+        app.out,
+        "{DIM}{} {:<13}{DIM:#} {}{DIM}{whose}{old}{DIM:#}",
+        memory.id,
+        memory.kind.as_str(),
+        clean(&memory.text)
+    )?)
+}
+
+fn merge(value: &mut Value, more: Value) {
+    if let (Some(fields), Value::Object(more)) = (value.as_object_mut(), more) {
+        fields.extend(more);
+    }
+}

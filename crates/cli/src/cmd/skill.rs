@@ -1,0 +1,79 @@
+//! `sapwood skill`: which skills there are, and which are active in a session.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+use sapwood::engine::skill::Switch;
+use serde_json::json;
+
+use crate::failure::Result;
+use crate::render::{DIM, Table, clean, note};
+use crate::wiring::App;
+
+/// Show skills, and make them active in a session
+#[derive(Debug, Args)]
+pub struct SkillArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the skills of this project and of your own
+    Ls {
+        /// Say which are active in this session
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
+    },
+    /// Make a skill active in a session
+    On { session: String, name: String },
+    /// Make a skill inactive in a session
+    Off { session: String, name: String },
+}
+
+pub async fn run(app: &mut App, args: SkillArgs) -> Result<()> {
+    match args.verb {
+        Verb::Ls { session } => list(app, session).await,
+        Verb::On { session, name } => switch(app, &session, &name, Switch::On).await,
+        Verb::Off { session, name } => switch(app, &session, &name, Switch::Off).await,
+    }
+}
+
+async fn list(app: &mut App, session: Option<String>) -> Result<()> {
+    let active = match session {
+        Some(given) => {
+            let session = app.session(&given).await?;
+            app.engine.active_skills(&app.scope, &session).await?
+        }
+        None => Vec::new(),
+    };
+    let listing = app.engine.list_skills().await;
+    for fault in &listing.faults {
+        note(app.format(), &format!("{} is left out: {}", fault.place, fault.why));
+    }
+    let is_active = |name: &String| active.contains(name);
+    if app.out.is_json() {
+        for card in &listing.cards {
+            let mut line = serde_json::to_value(card).map_err(std::io::Error::from)?;
+            line["active"] = json!(is_active(&card.name));
+            app.out.json(&line)?;
+        }
+        return listing.faults.iter().try_for_each(|fault| app.out.json(&json!({"fault": fault})));
+    }
+    let rows = listing.cards.iter().map(|card| {
+        let mark = if is_active(&card.name) { "active" } else { "-" };
+        vec![card.name.clone(), mark.to_owned(), clean(&card.description).into_owned()]
+    });
+    Table { head: &["SKILL", "STATE", "ABOUT"], rows: rows.collect(), flexible: 2 }.print(&mut app.out)
+}
+
+async fn switch(app: &mut App, session: &str, name: &str, switch: Switch) -> Result<()> {
+    let session = app.session(session).await?;
+    app.engine.switch_skill(&app.scope, &session, name, switch).await?;
+    let active = app.engine.active_skills(&app.scope, &session).await?;
+    if app.out.is_json() {
+        return app.out.json(&json!({ "session": session, "active": active }));
+    }
+    let active = if active.is_empty() { "none".to_owned() } else { active.join(", ") };
+    Ok(writeln!(app.out, "active {DIM}in {session}:{DIM:#} {}", clean(&active))?)
+}

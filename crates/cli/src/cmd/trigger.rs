@@ -1,0 +1,128 @@
+//! `sapwood trigger`: what is set to happen, what happened last, and firing one by hand.
+
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+use sapwood::SystemClock;
+use sapwood::core::port::clock::Clock;
+use sapwood::core::trigger::TriggerState;
+use sapwood::engine::trigger::{Drained, Installed, Runner};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::render::{Table, age, clean, local_time};
+use crate::triggers;
+use crate::wiring::App;
+
+/// Show triggers, and fire them
+#[derive(Debug, Args)]
+pub struct TriggerArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the triggers with their next and last firings; sapwood serve runs them
+    Ls,
+    /// Fire a trigger now, and wait for what comes of it unless a server does it
+    Fire {
+        name: String,
+        /// What its prompt is filled in with
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+        /// The same key fires once
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+    },
+}
+
+pub async fn run(app: &mut App, args: TriggerArgs) -> Result<()> {
+    match args.verb {
+        Verb::Ls => list(app).await,
+        Verb::Fire { name, payload, key } => fire(app, &name, payload, key).await,
+    }
+}
+
+async fn list(app: &mut App) -> Result<()> {
+    let now = SystemClock.now();
+    let mut rows = Vec::new();
+    for ready in triggers::read(app)? {
+        let installed = ready.installed;
+        let state = app.engine.trigger_state(&installed).await?;
+        let next = installed.next_at(now);
+        if app.out.is_json() {
+            app.out.json(&json!({
+                "name": installed.trigger.name, "kind": installed.source.name(), "what": installed.source.describe(),
+                "next_at": next, "last": state.last, "waiting": state.waiting().count(),
+                "running": state.running().count(), "log": installed.trigger.log_id(),
+            }))?;
+            continue;
+        }
+        let last = state
+            .last
+            .map_or("-".to_owned(), |last| format!("{} ago: {}", age(last.at.0, now.0), last.outcome));
+        rows.push(vec![
+            installed.trigger.name.clone(),
+            installed.source.name().to_owned(),
+            next.map_or("-".to_owned(), |next| local_time(next.0)),
+            clean(&last).into_owned(),
+            clean(&installed.source.describe()).into_owned(),
+        ]);
+    }
+    if app.out.is_json() {
+        return Ok(());
+    }
+    let head = ["TRIGGER", "KIND", "NEXT", "LAST", "WHAT"];
+    Table { head: &head, rows, flexible: 4 }.print(&mut app.out)
+}
+
+async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<String>) -> Result<()> {
+    app.open_world()?;
+    let payload: Value = match payload {
+        Some(text) => serde_json::from_str(&text).map_err(|error| {
+            Failure::usage(
+                format!("--payload is not JSON: {error}"),
+                "such as --payload '{\"branch\": \"main\"}'",
+            )
+        })?,
+        None => Value::Null,
+    };
+    let found = triggers::read(app)?.into_iter().find(|ready| ready.installed.trigger.name == name);
+    let unknown = || Failure::new("trigger.not_found", format!("there is no trigger {name}"));
+    let installed = found.ok_or_else(unknown)?.installed;
+    let firing = app.engine.fire_installed(&installed, key.as_deref(), payload).await?;
+    let runner = Runner::new(&app.engine, installed.clone()).await?;
+    match Box::pin(runner.drain()).await? {
+        Drained::Elsewhere => say(app, &installed, firing.0, "a server has it", None),
+        Drained::Done(state) => {
+            let (outcome, session) = outcome_of(&state, firing);
+            say(app, &installed, firing.0, &outcome, session)
+        }
+    }
+}
+
+/// What became of this firing, if it was the last one to end; others may have ended after it.
+fn outcome_of(state: &TriggerState, firing: sapwood::Seq) -> (String, Option<String>) {
+    match state.last.as_ref().filter(|last| last.firing == firing) {
+        Some(last) => (last.outcome.clone(), last.session.as_ref().map(ToString::to_string)),
+        None => ("done".to_owned(), None),
+    }
+}
+
+fn say(
+    app: &mut App,
+    installed: &Installed,
+    firing: u32,
+    outcome: &str,
+    session: Option<String>,
+) -> Result<()> {
+    let name = &installed.trigger.name;
+    if app.out.is_json() {
+        return app
+            .out
+            .json(&json!({ "trigger": name, "firing": firing, "outcome": outcome, "session": session }));
+    }
+    let place = session.map(|session| format!(" in session {session}")).unwrap_or_default();
+    Ok(writeln!(app.out, "{name} fired: {}{place}", clean(outcome))?)
+}

@@ -1,0 +1,224 @@
+//! Triggers from the user's `sapwood.toml`: strictly read, made ready with their agents and secrets, and run by `serve`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sapwood::core::agent::Agent;
+use sapwood::core::trigger::{Conflict, Missed, Target, Trigger};
+use sapwood::effects::secret::Secret;
+use sapwood::effects::trigger::{Cron, FileWatch};
+use sapwood::engine::trigger::{Installed, Runner, Source};
+use sapwood::{Engine, Scope, SessionId};
+use sapwood_server::ServedTrigger;
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+
+use crate::failure::{Failure, Result};
+use crate::wiring::App;
+use crate::world::find_secrets;
+
+/// Most triggers of one configuration.
+const TRIGGERS_MAX: usize = 100;
+/// Firings in an hour, if nothing else is said.
+const PER_HOUR_DEFAULT: u32 = 120;
+/// How often files are looked at, if nothing else is said, and at most.
+const POLL_MS_DEFAULT: u64 = 1_000;
+const POLL_MS_MIN: u64 = 100;
+/// Longest debounce: an hour.
+const DEBOUNCE_MS_MAX: u64 = 3_600_000;
+
+/// One `[[triggers]]`: exactly one of webhook, cron, watch and event says what sets it off.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerSettings {
+    pub name: String,
+    pub webhook: Option<WebhookSettings>,
+    pub cron: Option<String>,
+    /// Of the cron pattern; such as `Europe/Berlin`.
+    pub time_zone: Option<String>,
+    #[serde(default)]
+    pub missed: Option<Missed>,
+    pub watch: Option<WatchSettings>,
+    pub event: Option<EventSettings>,
+    /// The session that is addressed; a new one for each firing if not given.
+    pub session: Option<String>,
+    /// Who answers in a session that is opened.
+    pub agent: Option<String>,
+    pub cwd: Option<PathBuf>,
+    /// What is said; the payload itself if not given.
+    pub prompt: Option<String>,
+    #[serde(default)]
+    pub debounce_ms: u64,
+    #[serde(default)]
+    pub conflict: Conflict,
+    pub per_hour_max: Option<u32>,
+    /// Whose sessions it opens; those of the one who configures if not given.
+    pub user: Option<String>,
+    pub tenant: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookSettings {
+    /// What callers without a key sign with: `secret:NAME`.
+    pub secret: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WatchSettings {
+    #[serde(default)]
+    pub directory: PathBuf,
+    /// Globs of paths in the directory.
+    pub files: Vec<String>,
+    pub poll_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventSettings {
+    pub session: String,
+    /// Such as `session:turn_completed`; every event if empty.
+    #[serde(default)]
+    pub types: Vec<String>,
+}
+
+/// A trigger that can be run and served.
+pub struct Ready {
+    pub installed: Installed,
+    secret: Option<Secret>,
+}
+
+impl Ready {
+    pub fn served(&self) -> ServedTrigger {
+        ServedTrigger { installed: self.installed.clone(), secret: self.secret.clone() }
+    }
+}
+
+/// The triggers of the configuration.
+pub fn read(app: &App) -> Result<Vec<Ready>> {
+    let all = &app.place.config.triggers;
+    if all.len() > TRIGGERS_MAX {
+        return Err(Failure::new("config.invalid", format!("there are more than {TRIGGERS_MAX} triggers")));
+    }
+    for (at, settings) in all.iter().enumerate() {
+        if all[..at].iter().any(|other| other.name == settings.name) {
+            return Err(invalid(settings, "there is another of this name"));
+        }
+    }
+    all.iter().map(|settings| make_ready(app, settings)).collect()
+}
+
+fn invalid(settings: &TriggerSettings, why: impl std::fmt::Display) -> Failure {
+    Failure::new("config.invalid", format!("triggers: {}: {why}", settings.name))
+}
+
+fn make_ready(app: &App, settings: &TriggerSettings) -> Result<Ready> {
+    let (source, secret) = source_of(settings)?;
+    let target = match &settings.session {
+        Some(session) => Target::Session(parse_session(settings, session)?),
+        None => Target::New,
+    };
+    if let (Source::Event { session, .. }, Target::Session(to)) = (&source, &target)
+        && session == to
+    {
+        return Err(invalid(settings, "it would set itself off: event.session and session are the same"));
+    }
+    let trigger = Trigger {
+        name: settings.name.clone(),
+        target,
+        prompt: settings.prompt.clone().unwrap_or_else(|| "{{payload}}".to_owned()),
+        debounce_ms: settings.debounce_ms,
+        conflict: settings.conflict,
+        per_hour_max: settings.per_hour_max.unwrap_or(PER_HOUR_DEFAULT),
+    };
+    if let Some(mistake) = trigger.mistake() {
+        return Err(invalid(settings, mistake));
+    }
+    if settings.debounce_ms > DEBOUNCE_MS_MAX {
+        return Err(invalid(settings, format!("debounce_ms is over {DEBOUNCE_MS_MAX}")));
+    }
+    let agent = agent_of(app, settings)?;
+    let cwd = settings.cwd.as_ref().map(|path| path.display().to_string());
+    let scope = scope_of(app, settings)?;
+    Ok(Ready { installed: Installed { trigger, source, agent, cwd, scope }, secret })
+}
+
+fn parse_session(settings: &TriggerSettings, session: &str) -> Result<SessionId> {
+    session.parse().map_err(|error| invalid(settings, error))
+}
+
+fn agent_of(app: &App, settings: &TriggerSettings) -> Result<Agent> {
+    let named = settings.agent.as_deref();
+    app.place.agents().choose(named, &app.place.config).map_err(|failure| failure.at(&settings.name))
+}
+
+fn scope_of(app: &App, settings: &TriggerSettings) -> Result<Scope> {
+    let mut scope = app.scope.clone();
+    if let Some(tenant) = &settings.tenant {
+        scope.tenant = tenant.parse().map_err(|error| invalid(settings, error))?;
+    }
+    match &settings.user {
+        // A user's trigger reaches what the user reaches, and no further.
+        Some(user) => Ok(Scope::user(scope.tenant, user.parse().map_err(|error| invalid(settings, error))?)),
+        None => Ok(scope),
+    }
+}
+
+fn source_of(settings: &TriggerSettings) -> Result<(Source, Option<Secret>)> {
+    let TriggerSettings { webhook, cron, watch, event, .. } = settings;
+    if cron.is_none() && (settings.time_zone.is_some() || settings.missed.is_some()) {
+        return Err(invalid(settings, "time_zone and missed are for cron"));
+    }
+    match (webhook, cron, watch, event) {
+        (Some(webhook), None, None, None) => Ok((Source::Webhook, secret_of(settings, webhook)?)),
+        (None, Some(pattern), None, None) => {
+            let zone =
+                settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron needs time_zone"))?;
+            let calendar = Cron::parse(pattern, zone).map_err(|why| invalid(settings, why))?;
+            let missed = settings.missed.unwrap_or_default();
+            Ok((Source::Cron { calendar: Arc::new(calendar), missed }, None))
+        }
+        (None, None, Some(watch), None) => {
+            let files =
+                FileWatch::new(&watch.directory, &watch.files).map_err(|why| invalid(settings, why))?;
+            let poll_ms = watch.poll_ms.unwrap_or(POLL_MS_DEFAULT).max(POLL_MS_MIN);
+            Ok((Source::Watch { watcher: Arc::new(files), poll_ms }, None))
+        }
+        (None, None, None, Some(event)) => {
+            let session = parse_session(settings, &event.session)?;
+            Ok((Source::Event { session, types: event.types.clone() }, None))
+        }
+        _ => Err(invalid(settings, "give exactly one of webhook, cron, watch and event")),
+    }
+}
+
+fn secret_of(settings: &TriggerSettings, webhook: &WebhookSettings) -> Result<Option<Secret>> {
+    let Some(given) = &webhook.secret else { return Ok(None) };
+    let Some(name) = given.strip_prefix("secret:") else {
+        return Err(invalid(settings, "webhook.secret is secret:NAME, never the secret itself"));
+    };
+    find_secrets().resolve(name).map(Some).map_err(|error| invalid(settings, error))
+}
+
+/// Runs every trigger until its task is ended. One that cannot be opened is said and tried again.
+pub fn start(engine: &Engine, triggers: Vec<Ready>) -> Vec<JoinHandle<()>> {
+    let run = |ready: Ready| tokio::spawn(keep_running(engine.clone(), ready.installed));
+    triggers.into_iter().map(run).collect()
+}
+
+async fn keep_running(engine: Engine, installed: Installed) {
+    loop {
+        match Runner::new(&engine, installed.clone()).await {
+            Ok(runner) => return runner.run().await,
+            Err(error) => {
+                let trigger = &installed.trigger.name;
+                tracing::warn!(%trigger, %error, "a trigger cannot begin; it is tried again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Between two tries to begin.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(10);

@@ -1,0 +1,287 @@
+//! kill -9 at every kind of moment in a run, then `flow resume`, with real processes: the run comes to its end, every visit
+//! was begun once, and no program ran twice. The program adds a line to a file each time it runs.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::flows::{actor, hand, node, text, to, write_flow};
+use crate::harness::{World, on_each_store};
+
+/// Rounds of killing at a random moment, on each store.
+const ROUNDS: u64 = 5;
+/// About as long as the run takes when nobody kills it.
+const RUN_MS: u64 = 2_500;
+
+/// Draft runs the program and hands over; review hands over; then both look back.
+fn write(world: &World) -> String {
+    std::fs::write(world.path("add.sh"), "echo ran >> ran.txt\nsleep 0.2\n").unwrap();
+    let wait = json!({ "wait_ms": 150 });
+    let run = json!({ "call": { "id": "p", "name": "run_command", "input": { "command": "sh add.sh" } } });
+    let owner = actor(
+        world,
+        "owner",
+        &[
+            vec![wait.clone(), run],
+            vec![wait.clone(), hand("h", to("review", "draft"))],
+            vec![wait.clone(), text("drafted")],
+            vec![wait.clone(), text("I looked back.")],
+        ],
+        json!({ "tools": ["run_command"], "fs_scope": "project", "allowed_commands": ["sh add.sh"], "approvals": "auto" }),
+    );
+    let curator = actor(
+        world,
+        "curator",
+        &[
+            vec![wait.clone(), hand("h", to("output", "reviewed"))],
+            vec![wait.clone(), text("passed")],
+            vec![wait, text("So did I.")],
+        ],
+        json!({}),
+    );
+    let nodes = [node("draft", "owner", "owner"), node("review", "curator", "curator")];
+    let edges = [("input", "draft"), ("draft", "review"), ("review", "output")];
+    write_flow(world, &[owner, curator], &nodes, &edges, json!({}))
+}
+
+fn start(world: &World) -> Child {
+    let file = write(world);
+    world.spawn(&["flow", "run", &file, "--id", "r", "--improve"])
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn events(world: &World, session: &str) -> Vec<Value> {
+    let ran = world.run(&["events", session, "--json"]);
+    if ran.status == Some(0) { crate::harness::parse_lines(&ran.out()) } else { Vec::new() }
+}
+
+fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+    let began = Instant::now();
+    while !events(world, session).iter().any(&is_it) {
+        if began.elapsed() > Duration::from_secs(90) {
+            panic!("the moment did not come: {}", world.run(&["flow", "show", "r", "--json"]).out());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_run_event(event: &Value, name: &str) -> bool {
+    event["entry"]["custom_type"] == "sapwood.flow" && event["entry"]["data"]["event"] == name
+}
+
+fn lines_added(world: &World) -> usize {
+    std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
+}
+
+/// Resumes, and checks that the run is whole and nothing was begun twice.
+fn check_whole(world: &World) {
+    let view = world.json(&["flow", "resume", "r"]);
+    assert_eq!(
+        (view["status"].as_str(), view["phase"].as_str()),
+        (Some("completed"), Some("improvement")),
+        "{view}"
+    );
+    assert_eq!(view["results"][0]["text"], "reviewed", "{view}");
+    let run = events(world, "flow-r");
+    let mut entered: Vec<String> = run
+        .iter()
+        .filter(|event| is_run_event(event, "entered"))
+        .map(|event| format!("{} {}", event["entry"]["data"]["node"], event["entry"]["data"]["visit"]))
+        .collect();
+    entered.sort();
+    let expected = ["\"@improve.curator\" 1", "\"@improve.owner\" 1", "\"draft\" 1", "\"review\" 1"];
+    assert_eq!(entered, expected);
+    assert_eq!(run.iter().filter(|event| is_run_event(event, "handed")).count(), 4);
+    for role in ["flow-r__owner", "flow-r__curator"] {
+        let log = events(world, role);
+        let count = |kind: &str| log.iter().filter(|event| event["type"] == kind).count();
+        assert_eq!(
+            (count("session:turn_started"), count("session:turn_completed")),
+            (2, 2),
+            "{role}: {log:?}"
+        );
+        let prompts = log.iter().filter(|event| event["entry"]["type"] == "context_changed").count();
+        assert_eq!(prompts, 1, "the system prompt is built once: {log:?}");
+        let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
+        assert_eq!(handed, 1, "{role}: {log:?}");
+    }
+    // One that was about to run when the process died may never have run: what may have run is not run again.
+    assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
+    world.ok(&["doctor"]);
+}
+
+#[test]
+fn killed_before_the_first_turn_could_begin_the_node_is_entered_once() {
+    on_each_store(|world| {
+        // Somebody talks in the session that the first node works in: the visit waits, and the runner dies waiting.
+        let slow = actor(
+            world,
+            "slow",
+            &[vec![json!({ "wait_ms": 2_500 }), text("done talking")], vec![text("worked")]],
+            json!({}),
+        );
+        std::fs::create_dir_all(world.path("agents")).unwrap();
+        std::fs::write(world.path("agents/slow.yaml"), slow.to_string()).unwrap();
+        world.ok(&["new", "--id", "desk", "--agent", "slow"]);
+        let talk = world.spawn(&["send", "desk", "talk"]);
+        await_event(world, "desk", |event| event["type"] == "session:turn_started");
+        let stage = json!({ "id": "work", "type": "agent", "agent_ref": "slow", "session_id": "desk", "prompt_template": "work" });
+        let file = write_flow(world, &[slow], &[stage], &[("input", "work"), ("work", "output")], json!({}));
+        let child = world.spawn(&["flow", "run", &file, "--id", "r"]);
+        await_event(world, "flow-r", |event| is_run_event(event, "entered"));
+        kill(child);
+        let mut talk = talk;
+        talk.wait().unwrap();
+        let view = world.json(&["flow", "resume", "r"]);
+        assert_eq!(
+            (view["status"].as_str(), view["results"][0]["text"].as_str()),
+            (Some("completed"), Some("worked")),
+            "{view}"
+        );
+        let entered = events(world, "desk").iter().filter(|event| event["type"] == "flow:entered").count();
+        assert_eq!(entered, 1);
+    });
+}
+
+#[test]
+fn killed_in_a_turn_the_turn_goes_on() {
+    on_each_store(|world| {
+        let child = start(world);
+        await_event(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
+        kill(child);
+        check_whole(world);
+    });
+}
+
+#[test]
+fn killed_while_a_program_runs_it_is_not_run_again() {
+    on_each_store(|world| {
+        let child = start(world);
+        let began = Instant::now();
+        while lines_added(world) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(90), "the program did not run");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        kill(child);
+        check_whole(world);
+    });
+}
+
+#[test]
+fn killed_after_a_handoff_was_written_it_counts() {
+    on_each_store(|world| {
+        let child = start(world);
+        await_event(world, "flow-r__owner", |event| event["entry"]["tool"] == "handoff");
+        kill(child);
+        check_whole(world);
+    });
+}
+
+#[test]
+fn killed_between_two_nodes_the_next_begins_once() {
+    on_each_store(|world| {
+        let child = start(world);
+        await_event(world, "flow-r", |event| is_run_event(event, "handed"));
+        kill(child);
+        check_whole(world);
+    });
+}
+
+#[test]
+fn killed_between_the_forward_pass_and_looking_back_nothing_is_repeated() {
+    on_each_store(|world| {
+        let child = start(world);
+        await_event(world, "flow-r", |event| is_run_event(event, "improving"));
+        kill(child);
+        check_whole(world);
+    });
+}
+
+#[test]
+fn killed_while_a_person_is_asked_they_are_still_asked_and_the_rest_goes_on() {
+    on_each_store(|world| {
+        let slow = actor(
+            world,
+            "slow",
+            &[vec![json!({ "wait_ms": 1_500 }), hand("1", to("output", "slow"))], vec![text("ok")]],
+            json!({}),
+        );
+        let asks =
+            actor(world, "asks", &[vec![hand("1", to("output", "asked"))], vec![text("ok")]], json!({}));
+        let mut colab = node("ask", "asks", "asks");
+        colab["human_colab"] = json!(true);
+        let nodes = [colab, node("slow", "slow", "slow")];
+        let edges = [("input", "ask"), ("input", "slow"), ("ask", "output"), ("slow", "output")];
+        let file = write_flow(world, &[slow, asks], &nodes, &edges, json!({}));
+        let child = world.spawn(&["flow", "run", &file, "--id", "r"]);
+        await_event(world, "flow-r", |event| is_run_event(event, "waits"));
+        kill(child);
+        let view = world.json(&["flow", "resume", "r"]);
+        assert_eq!(
+            (view["status"].as_str(), view["approvals"].as_array().unwrap().len()),
+            (Some("waiting"), 1),
+            "{view}"
+        );
+        let view = world.json(&["approve", view["approvals"][0]["approval"].as_str().unwrap()]);
+        assert_eq!(
+            (view["status"].as_str(), view["results"].as_array().unwrap().len()),
+            (Some("completed"), 2),
+            "{view}"
+        );
+        let entered = events(world, "flow-r").iter().filter(|event| is_run_event(event, "entered")).count();
+        assert_eq!(entered, 2);
+    });
+}
+
+#[test]
+fn killed_at_random_moments_a_run_comes_to_its_end_and_nothing_runs_twice() {
+    for scheme in ["sqlite", "jsonl"] {
+        for round in 0..ROUNDS {
+            let world = World::new(scheme);
+            let child = start(&world);
+            std::thread::sleep(Duration::from_millis((round * 7_919 + 211) % RUN_MS));
+            kill(child);
+            if events(&world, "flow-r").is_empty() {
+                // Nothing of the run is in the log: it was never begun.
+                continue;
+            }
+            // And once more while it is carried on.
+            let again = world.spawn(&["flow", "resume", "r"]);
+            std::thread::sleep(Duration::from_millis((round * 6_007 + 401) % RUN_MS));
+            kill(again);
+            check_whole(&world);
+        }
+    }
+}
+
+#[test]
+fn two_who_resume_at_once_do_not_run_anything_twice() {
+    let world = World::new("sqlite");
+    let child = start(&world);
+    await_event(&world, "flow-r__owner", |event| event["type"] == "session:turn_started");
+    kill(child);
+    let mut both: Vec<Child> = (0..2).map(|_| world.spawn(&["flow", "resume", "r"])).collect();
+    for child in &mut both {
+        child.wait().unwrap();
+    }
+    check_whole(&world);
+}
+
+#[test]
+fn a_run_that_nobody_runs_is_cancelled_where_it_stands() {
+    let world = World::new("sqlite");
+    let child = start(&world);
+    await_event(&world, "flow-r__owner", |event| event["type"] == "session:turn_started");
+    kill(child);
+    world.ok(&["flow", "cancel", "r"]);
+    let view = world.json(&["flow", "show", "r"]);
+    assert_eq!(view["status"], "cancelled", "{view}");
+    assert_eq!(world.fail(4, &["flow", "cancel", "r"])["code"], "flow.ended");
+    assert_eq!(world.json(&["info", "flow-r__owner"])["open_turn"], Value::Null);
+    assert_eq!(world.fail(3, &["flow", "show", "nothing"])["code"], "flow.not_found");
+}

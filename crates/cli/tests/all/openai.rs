@@ -1,0 +1,138 @@
+//! OpenAI's unmodified clients, and a fuzzer of APIs, against the real server. The packages are installed here as they are
+//! pinned, in a place of their own; `cargo xtask test` installs Python.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use crate::harness::World;
+use crate::serve::{Served, serve};
+
+/// Enough to find what is wrong, few enough to be run each time.
+const EXAMPLES_MAX: &str = "12";
+const SEED: &str = "20261116";
+
+pub fn python_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
+}
+
+/// The programs of the environment that has the pinned packages.
+pub fn python_bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+        let (wanted, stamp) = (python_folder().join("requirements.txt"), place.join("requirements.txt"));
+        let pinned = std::fs::read_to_string(&wanted).unwrap();
+        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == pinned) {
+            return place.join("bin");
+        }
+        check(
+            "python3 -m venv",
+            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place).output().unwrap(),
+        );
+        let pip = Command::new(place.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+            .arg(&wanted)
+            .output();
+        check("pip install", pip.unwrap());
+        std::fs::write(stamp, pinned).unwrap();
+        place.join("bin")
+    })
+}
+
+pub fn check(what: &str, output: Output) {
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what}: {said}\n{complained}");
+}
+
+pub struct Stage {
+    pub served: Served,
+    pub key: String,
+    _world: World,
+}
+
+/// A server with a key.
+pub fn stage() -> Stage {
+    let world = World::new("sqlite");
+    let made = world.json(&["key", "new", "--user", "ana"]);
+    let served = serve(&world, "127.0.0.1:0");
+    Stage { served, key: made["key"].as_str().unwrap().to_owned(), _world: world }
+}
+
+fn run_clients(test: &str) {
+    let stage = stage();
+    let url = format!("http://{}/v1", stage.served.addr);
+    let script = python_folder().join("openai_client.py");
+    let ran = Command::new(python_bin().join("python"))
+        .arg(script)
+        .args([&url, &stage.key, test])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env_remove("OPENAI_API_KEY")
+        .env_remove("OPENAI_BASE_URL")
+        .output();
+    let ran = ran.unwrap();
+    assert!(String::from_utf8_lossy(&ran.stdout).contains(&format!("ok {test}")) || !ran.status.success());
+    check(test, ran);
+}
+
+#[test]
+fn openais_client_keeps_conversations_here() {
+    run_clients("conversations");
+}
+
+#[test]
+fn every_item_comes_back_as_it_was_sent() {
+    run_clients("items");
+}
+
+#[test]
+fn openais_client_gets_responses_in_a_conversation() {
+    run_clients("responses");
+}
+
+#[test]
+fn responses_follow_each_other_and_branch() {
+    run_clients("chains");
+}
+
+#[test]
+fn a_response_streams_and_a_reader_goes_on_behind_any_event() {
+    run_clients("streams");
+}
+
+#[test]
+fn a_clients_functions_are_called_and_answered() {
+    run_clients("functions");
+}
+
+#[test]
+fn a_response_in_the_background_is_watched_and_cancelled() {
+    run_clients("background");
+}
+
+#[test]
+fn the_agents_sdk_keeps_its_session_here() {
+    run_clients("agents");
+}
+
+/// Every operation of the document, with data that fits it and data that does not: no answer is a server error, and none
+/// is one that the document does not know.
+#[test]
+fn a_fuzzer_finds_no_server_error_and_no_answer_that_is_not_documented() {
+    let stage = stage();
+    let ran = Command::new(python_bin().join("st"))
+        .args(["run", &format!("http://{}/openapi.json", stage.served.addr)])
+        .args(["--header", &format!("Authorization: Bearer {}", stage.key)])
+        .args([
+            "--checks",
+            "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
+        ])
+        .args(["--phases", "examples,coverage,fuzzing"])
+        .args(["--exclude-operation-id", "follow_events", "--exclude-operation-id", "open_socket"])
+        .args(["--max-examples", EXAMPLES_MAX, "--seed", SEED, "--request-timeout", "20", "--no-color"])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .output();
+    check("schemathesis", ran.unwrap());
+}

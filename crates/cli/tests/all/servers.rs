@@ -1,0 +1,263 @@
+//! Several servers on one database behave as one: what one runs, another follows, steers, cancels and answers; and when one
+//! dies or freezes, another carries its turns on. Real processes, random moments; the seed is printed, and SAPWOOD_SEED
+//! replays it.
+
+use std::io::BufRead;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::World;
+use crate::serve::{Served, ask, open, serve};
+
+/// Rounds of killing, and of freezing, at random moments.
+const KILLS: u64 = 4;
+const FREEZES: u64 = 2;
+/// Longer than the turn takes when nobody disturbs it.
+const TURN_MS: u64 = 1_500;
+/// How long an undisturbed look at anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The life of a lease.
+const LEASE: Duration = Duration::from_secs(4);
+
+const CASSETTE: &str = r#"by = "history"
+[[calls]]
+pieces = [
+  { wait_ms = 200 }, { text = "I will " }, { wait_ms = 300 }, { text = "add a line." },
+  { call = { id = "c1", name = "run_command", input = { command = "sh add.sh" } } },
+  { usage = { input = 10, output = 5 } },
+]
+[[calls]]
+pieces = [{ wait_ms = 300 }, { text = "It is done." }, { usage = { input = 20, output = 5 } }]
+"#;
+
+/// Each session adds to a file of its own.
+const PROGRAM: &str = "echo ran >> \"ran-$(cat session.txt)\"\nsleep 0.3\n";
+
+struct House {
+    world: World,
+}
+
+impl House {
+    fn new(approvals: &str) -> Self {
+        let world = World::new("postgres");
+        std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
+        std::fs::write(world.path("add.sh"), PROGRAM).unwrap();
+        std::fs::create_dir_all(world.path("agents")).unwrap();
+        let agent = format!(
+            "id: adder\nmodel: \"scripted:{}\"\ntools: [run_command]\nfs_scope: project\nallowed_commands: [\"sh add.sh\"]\napprovals: {approvals}\n",
+            world.path("cassette.toml").display()
+        );
+        std::fs::write(world.path("agents/adder.yaml"), agent).unwrap();
+        Self { world }
+    }
+
+    fn serve(&self) -> Served {
+        serve(&self.world, "127.0.0.1:0")
+    }
+
+    fn session(&self, name: &str) -> String {
+        std::fs::write(self.world.path("session.txt"), name).unwrap();
+        self.world.json(&["new", "--agent", "adder", "--id", name])["id"].as_str().unwrap().to_owned()
+    }
+
+    fn runs_of(&self, session: &str) -> usize {
+        let path = self.world.path(&format!("ran-{session}"));
+        std::fs::read_to_string(path).unwrap_or_default().lines().count()
+    }
+
+    fn events(&self, session: &str) -> Vec<Value> {
+        self.world.lines(&["events", session])
+    }
+}
+
+fn begin(server: &Served, session: &str) -> String {
+    let (status, accepted) = ask(
+        &server.addr,
+        "POST",
+        &format!("/v1/sessions/{session}/turns"),
+        None,
+        "{\"input\":\"Add a line.\"}",
+    );
+    assert_eq!(status, 202, "{accepted}");
+    accepted["turn"].as_str().unwrap().to_owned()
+}
+
+fn status_of(server: &Served, session: &str, turn: &str) -> String {
+    let (_, look) = ask(&server.addr, "GET", &format!("/v1/sessions/{session}/turns/{turn}"), None, "");
+    look["status"].as_str().unwrap_or_default().to_owned()
+}
+
+fn await_status(server: &Served, session: &str, turn: &str, wanted: &str) -> Duration {
+    let began = Instant::now();
+    while status_of(server, session, turn) != wanted {
+        let seen = status_of(server, session, turn);
+        assert!(began.elapsed() < PATIENCE, "the turn is {seen}, not {wanted}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    began.elapsed()
+}
+
+fn count(events: &[Value], kind: &str) -> usize {
+    events.iter().filter(|event| event["type"] == kind).count()
+}
+
+#[test]
+fn a_turn_of_one_server_is_followed_steered_and_cancelled_through_another() {
+    let house = House::new("auto");
+    let (one, two) = (house.serve(), house.serve());
+    let session = house.session("s");
+    let turn = begin(&one, &session);
+    let (status, mut events) = open(&two.addr, "GET", "/v1/sessions/s/events", &[], "").unwrap();
+    assert_eq!(status, 200);
+    let steer = json!({ "input": "And hurry." }).to_string();
+    let (status, said) = ask(&two.addr, "POST", &format!("/v1/sessions/s/turns/{turn}/steer"), None, &steer);
+    assert_eq!(status, 202, "{said}");
+    let (mut seen, mut line) = (String::new(), String::new());
+    while !seen.contains("turn_completed") {
+        line.clear();
+        assert!(events.read_line(&mut line).unwrap() > 0, "the stream ended: {seen}");
+        seen.push_str(&line);
+    }
+    assert!(seen.contains("And hurry."), "steering was heard: {seen}");
+    assert_eq!(house.runs_of(&session), 1);
+    // The next one is cancelled through the other server.
+    let session = house.session("t");
+    let turn = begin(&one, &session);
+    let (status, _) = ask(&two.addr, "POST", &format!("/v1/sessions/t/turns/{turn}/cancel"), None, "");
+    assert_eq!(status, 202);
+    await_status(&two, &session, &turn, "cancelled");
+}
+
+#[test]
+fn what_one_server_asks_is_answered_through_another() {
+    let house = House::new("ask");
+    let (one, two) = (house.serve(), house.serve());
+    let session = house.session("s");
+    let turn = begin(&one, &session);
+    await_status(&two, &session, &turn, "waiting");
+    let (_, waiting) = ask(&two.addr, "GET", "/v1/sessions/s/approvals", None, "");
+    let approval = waiting["items"][0]["approval"].as_str().unwrap_or_else(|| panic!("{waiting}")).to_owned();
+    let answer = json!({ "answer": "approved" }).to_string();
+    let (status, said) = ask(&two.addr, "POST", &format!("/v1/approvals/{approval}"), None, &answer);
+    assert!(status < 300, "{status} {said}");
+    await_status(&two, &session, &turn, "completed");
+    assert_eq!(house.runs_of(&session), 1);
+}
+
+/// Reads a session's events from whichever server answers, and goes on at the other where it left off when one does not.
+fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>) -> Vec<u64> {
+    let mut seen: Vec<u64> = Vec::new();
+    for turn in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let last = seen.last().copied().unwrap_or(0).to_string();
+        let path = format!("/v1/sessions/{session}/events");
+        let Ok((200, mut reader)) =
+            open(&addrs[turn % addrs.len()], "GET", &path, &[("last-event-id", last.as_str())], "")
+        else {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        // A frozen server says nothing: then the other one is asked.
+        reader.get_ref().set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) && !stop.load(Ordering::SeqCst) {
+            if let Some(id) = line.strip_prefix("id:") {
+                seen.push(id.trim().parse().unwrap());
+            }
+            line.clear();
+        }
+    }
+    seen
+}
+
+/// The log is whole, the program ran at most once, and the reader saw each event once and in order.
+fn check_whole(house: &House, session: &str, seen: &[u64]) {
+    let events = house.events(session);
+    assert_eq!(
+        (count(&events, "session:turn_started"), count(&events, "session:turn_completed")),
+        (1, 1),
+        "{events:?}"
+    );
+    let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
+    assert!(seqs.windows(2).all(|pair| pair[0] + 1 == pair[1]), "I1: {seqs:?}");
+    assert_eq!(seen, seqs, "the reader, who went from server to server");
+    let context = house.world.json(&["context", session]);
+    let messages = context["messages"].as_array().unwrap();
+    assert_eq!(messages.last().unwrap()["text"], "It is done.", "{context}");
+    assert!(house.runs_of(session) <= 1, "the program ran {} times", house.runs_of(session));
+}
+
+fn signal(server: &Served, name: &str) {
+    assert!(Command::new("kill").args([name, &server.child.id().to_string()]).status().unwrap().success());
+}
+
+/// The next number of a small generator.
+fn next(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("SAPWOOD_SEED").ok().and_then(|text| text.parse().ok());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = given.unwrap_or(now.as_nanos() as u64);
+    eprintln!("SAPWOOD_SEED={seed}");
+    seed
+}
+
+/// One round: a turn on the first server, a reader, and something that happens to the first server after a while.
+fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut Served)) {
+    let (mut one, two) = (house.serve(), house.serve());
+    let session = house.session(name);
+    let stop = Arc::new(AtomicBool::new(false));
+    let addrs = vec![one.addr.clone(), two.addr.clone()];
+    let reader = std::thread::spawn({
+        let (session, stop) = (session.clone(), stop.clone());
+        move || follow(addrs, session, stop)
+    });
+    let turn = begin(&one, &session);
+    std::thread::sleep(moment);
+    happen(&mut one);
+    let took = await_status(&two, &session, &turn, "completed");
+    eprintln!("{name}: disturbed after {moment:?}, completed {took:?} later");
+    let length = house.events(&session).len();
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(house.events(&session).len(), length, "whoever lost the session wrote nothing more");
+    stop.store(true, Ordering::SeqCst);
+    check_whole(house, &session, &reader.join().unwrap());
+}
+
+#[test]
+fn when_a_server_is_killed_another_carries_its_turn_on() {
+    let house = House::new("auto");
+    let mut seed = seed();
+    for number in 0..KILLS {
+        let moment = Duration::from_millis(next(&mut seed) % TURN_MS);
+        round(&house, &format!("killed-{number}"), moment, |one| {
+            one.child.kill().unwrap();
+            one.child.wait().unwrap();
+        });
+    }
+    house.world.ok(&["doctor"]);
+}
+
+#[test]
+fn when_a_server_freezes_past_its_lease_another_carries_its_turn_on_and_it_does_no_harm_when_it_wakes() {
+    let house = House::new("auto");
+    let mut seed = seed();
+    for number in 0..FREEZES {
+        let moment = Duration::from_millis(next(&mut seed) % TURN_MS);
+        round(&house, &format!("frozen-{number}"), moment, |one| {
+            signal(one, "-STOP");
+            std::thread::sleep(LEASE + Duration::from_secs(2));
+            signal(one, "-CONT");
+        });
+    }
+    house.world.ok(&["doctor"]);
+}

@@ -1,0 +1,182 @@
+//! What a run writes into its own session: a `custom_info` entry for each event, typed and versioned. The fold of them is
+//! the run.
+
+use serde::{Deserialize, Serialize};
+
+use super::graph::Flow;
+use crate::content::Json;
+use crate::entry::{Body, CustomInfo};
+use crate::id::BlobHash;
+
+/// The `custom_type` of a run's events.
+pub const RUN_INFO: &str = "sapwood.flow";
+/// The version of their shape.
+pub const RUN_VERSION: u32 = 1;
+/// How much of an artifact an event and a note show; all of it is in its blob.
+pub const ARTIFACT_TEXT_BYTES_MAX: usize = 16 << 10;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum RunEvent {
+    /// The first: all that the run will ever need to know of its flow.
+    Started {
+        flow: Box<Flow>,
+        input: String,
+        /// Whether roles reflect after the forward pass.
+        #[serde(default)]
+        improve: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+        /// Where role files are kept, for whoever carries the run on at this machine.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mirror: Option<String>,
+    },
+    /// A visit is to be made. That it was begun is in the role's session.
+    Entered {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        session: String,
+        received: Vec<Received>,
+    },
+    /// It stands still until a person answers.
+    Waits {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        approvals: Vec<String>,
+    },
+    Handed {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        handed: Handed,
+    },
+    Failed {
+        node: String,
+        visit: u32,
+        attempt: u32,
+        code: String,
+        message: String,
+    },
+    /// Somebody resumed a run that had failed: the visit is made once more.
+    Retried {
+        node: String,
+        visit: u32,
+        attempt: u32,
+    },
+    /// The forward pass is over, and the roles look back.
+    Improving,
+    /// Somebody wants the run to end. Whoever runs it reads this.
+    CancelAsked,
+    Ended {
+        outcome: RunOutcome,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunOutcome {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl RunOutcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunOutcome::Completed => "completed",
+            RunOutcome::Failed => "failed",
+            RunOutcome::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What went over an edge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    pub name: String,
+    /// Its beginning, or all of it if it is short.
+    pub text: String,
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<BlobHash>,
+}
+
+impl Artifact {
+    pub fn of_text(name: impl Into<String>, text: &str) -> Self {
+        let end = text.floor_char_boundary(ARTIFACT_TEXT_BYTES_MAX);
+        Self { name: name.into(), text: text[..end].to_owned(), bytes: text.len() as u64, blob: None }
+    }
+
+    pub fn is_cut(&self) -> bool {
+        (self.text.len() as u64) < self.bytes
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    pub from: String,
+    pub artifact: Artifact,
+}
+
+/// How a visit ended well.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Handed {
+    /// To which nodes, and what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<(String, Artifact)>,
+    /// Why nothing more goes on from here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
+    /// What the role waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
+    /// The last thing the role said.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub said: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    v: u32,
+    #[serde(flatten)]
+    event: T,
+}
+
+impl RunEvent {
+    pub fn to_body(&self) -> Body {
+        info_of(RUN_INFO, self).into()
+    }
+
+    /// What such an entry says; none for another one, or one of a version that is not known.
+    pub fn of_info(info: &CustomInfo) -> Option<Self> {
+        read_info(RUN_INFO, info)
+    }
+
+    pub fn of_body(body: &Body) -> Option<Self> {
+        match body {
+            Body::CustomInfo(info) => Self::of_info(info),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn info_of(custom_type: &str, what: &impl Serialize) -> CustomInfo {
+    let versioned = Versioned { v: RUN_VERSION, event: what };
+    let value = serde_json::to_value(versioned).expect("events hold strings, numbers and lists only");
+    CustomInfo { custom_type: custom_type.to_owned(), data: Json::from_value(&value) }
+}
+
+pub(super) fn read_info<T: for<'de> Deserialize<'de>>(custom_type: &str, info: &CustomInfo) -> Option<T> {
+    if info.custom_type != custom_type {
+        return None;
+    }
+    let read: Versioned<T> = serde_json::from_str(info.data.get()).ok()?;
+    (read.v == RUN_VERSION).then_some(read.event)
+}

@@ -1,0 +1,324 @@
+//! What a run does next. Every method takes what happened, adds the events that say so to the step, folds them into the
+//! state, and names the visits that are to be made once they are durable. Nothing here waits, and nothing is decided twice.
+
+use std::collections::BTreeSet;
+
+use super::event::{Handed, RunEvent, RunOutcome};
+use super::graph::{Node, NodeKind, Order};
+use super::state::{FEEDBACK, IMPROVE, NodeStatus, Phase, RunState};
+use super::{PARALLEL_MAX, VISITS_MAX};
+
+/// One try at one visit of one node. No two are ever the same within a run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VisitKey {
+    pub node: String,
+    pub visit: u32,
+    pub attempt: u32,
+}
+
+/// What came of a visit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VisitResult {
+    Handed(Handed),
+    /// A person is asked; somebody carries it on when there is an answer.
+    Waits {
+        approvals: Vec<String>,
+    },
+    Failed {
+        code: String,
+        message: String,
+    },
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    Visited {
+        key: VisitKey,
+        result: VisitResult,
+    },
+    /// Somebody asked the run to end; the event that says so is in the log already.
+    CancelAsked,
+}
+
+/// What is to be done next, after the events are durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Make this visit, or go on with it: whether it was begun, the role's session knows.
+    Visit(VisitKey),
+    /// End what runs.
+    CancelVisits,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Step {
+    pub events: Vec<RunEvent>,
+    pub effects: Vec<Effect>,
+}
+
+/// One run. Its state is the fold of its events; which visits this process makes is all it knows beyond that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    state: RunState,
+    active: BTreeSet<VisitKey>,
+    /// Whether those who are asked have been looked at once more before this process leaves.
+    has_looked_again: bool,
+    is_cancelling: bool,
+}
+
+impl Machine {
+    /// Begins a run with its first event.
+    pub fn begin(run: &str, started: RunEvent) -> (Self, Step) {
+        let mut machine = Self::of(RunState::new(run));
+        let mut step = Step::default();
+        machine.add(&mut step, started);
+        machine.go_on(&mut step);
+        (machine, step)
+    }
+
+    /// The run as its events left it, and the step that brings it on its way again.
+    pub fn recover<'a>(run: &str, events: impl IntoIterator<Item = &'a RunEvent>) -> (Self, Step) {
+        let mut machine = Self::of(RunState::fold(run, events));
+        let mut step = Step::default();
+        if machine.state.is_started && machine.state.ended.is_none() {
+            machine.visit_again(&mut step);
+            if machine.state.is_cancel_asked {
+                machine.cancel(&mut step);
+            } else {
+                machine.go_on(&mut step);
+            }
+        }
+        (machine, step)
+    }
+
+    /// Takes up a run that had failed: what failed, or waited for nothing, is tried once more.
+    pub fn retry(&mut self) -> Step {
+        let mut step = Step::default();
+        let has_failed = |ended: &super::state::Ended| ended.outcome == RunOutcome::Failed;
+        if !self.state.ended.as_ref().is_some_and(has_failed) {
+            return step;
+        }
+        let is_stuck = |status| matches!(status, NodeStatus::Failed | NodeStatus::Holding);
+        let stuck = self.state.nodes.iter().filter(|(_, node)| is_stuck(node.status));
+        let stuck: Vec<VisitKey> = stuck
+            .map(|(id, node)| VisitKey {
+                node: id.clone(),
+                visit: node.visits.max(1),
+                attempt: node.attempt + 1,
+            })
+            .collect();
+        for VisitKey { node, visit, attempt } in stuck.clone() {
+            self.add(&mut step, RunEvent::Retried { node, visit, attempt });
+        }
+        stuck.into_iter().for_each(|key| self.make_visit(&mut step, key));
+        step
+    }
+
+    fn of(state: RunState) -> Self {
+        Self { state, active: BTreeSet::new(), has_looked_again: false, is_cancelling: false }
+    }
+
+    pub fn state(&self) -> &RunState {
+        &self.state
+    }
+
+    /// Whether this process has nothing left to do: the run has ended, or only people can bring it on.
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    pub fn advance(&mut self, input: Input) -> Step {
+        let mut step = Step::default();
+        if self.state.ended.is_some() {
+            return step;
+        }
+        match input {
+            Input::CancelAsked => {
+                self.state.is_cancel_asked = true;
+                self.cancel(&mut step);
+            }
+            Input::Visited { key, result } => {
+                // A visit that nobody waits for was made by somebody else, or is over.
+                if self.active.remove(&key) {
+                    self.take_result(&mut step, key, result);
+                }
+            }
+        }
+        step
+    }
+
+    fn take_result(&mut self, step: &mut Step, key: VisitKey, result: VisitResult) {
+        let VisitKey { node, visit, attempt } = key;
+        match result {
+            VisitResult::Handed(handed) => {
+                self.has_looked_again = false;
+                self.add(step, RunEvent::Handed { node, visit, attempt, handed });
+            }
+            VisitResult::Failed { code, message } => {
+                self.add(step, RunEvent::Failed { node, visit, attempt, code, message });
+            }
+            VisitResult::Waits { approvals } => {
+                let state = self.state.nodes.get(&node);
+                let is_news = state
+                    .is_none_or(|state| state.status != NodeStatus::Waiting || state.approvals != approvals);
+                if is_news {
+                    self.add(step, RunEvent::Waits { node, visit, attempt, approvals });
+                }
+            }
+        }
+        if self.state.is_cancel_asked { self.cancel(step) } else { self.go_on(step) }
+    }
+
+    fn add(&mut self, step: &mut Step, event: RunEvent) {
+        self.state.apply(&event);
+        step.events.push(event);
+    }
+
+    fn make_visit(&mut self, step: &mut Step, key: VisitKey) {
+        self.active.insert(key.clone());
+        step.effects.push(Effect::Visit(key));
+    }
+
+    /// The visits that the log has begun and not ended.
+    fn visit_again(&mut self, step: &mut Step) {
+        let is_open = |status| matches!(status, NodeStatus::Running | NodeStatus::Waiting);
+        for key in self.visits_where(is_open) {
+            self.make_visit(step, key);
+        }
+    }
+
+    fn visits_where(&self, fits: impl Fn(NodeStatus) -> bool) -> Vec<VisitKey> {
+        let nodes = self.state.nodes.iter().filter(|(_, node)| fits(node.status));
+        nodes
+            .map(|(id, node)| VisitKey { node: id.clone(), visit: node.visits, attempt: node.attempt })
+            .collect()
+    }
+
+    /// Enters what may be entered; if nothing may, and nothing runs, the run ends or leaves.
+    fn go_on(&mut self, step: &mut Step) {
+        match self.state.phase {
+            Phase::Forward => self.enter_ready(step),
+            Phase::Improvement => self.enter_improvers(step),
+        }
+        if !self.active.is_empty() {
+            return;
+        }
+        let waiting = self.visits_where(|status| status == NodeStatus::Waiting);
+        if waiting.is_empty() {
+            return self.finish(step);
+        }
+        if !self.has_looked_again {
+            // Somebody may have answered meanwhile, and found the run taken.
+            self.has_looked_again = true;
+            waiting.into_iter().for_each(|key| self.make_visit(step, key));
+        }
+    }
+
+    fn enter_ready(&mut self, step: &mut Step) {
+        let candidates: Vec<Node> = self.state.flow.in_order().into_iter().cloned().collect();
+        for node in candidates.iter().filter(|node| node.kind == NodeKind::Agent) {
+            if self.has_room() && self.state.is_ready(node) && self.is_free(node) {
+                self.enter(step, node);
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.visits_where(|status| status == NodeStatus::Running).len() < PARALLEL_MAX
+    }
+
+    /// Nodes that share a session take turns.
+    fn is_free(&self, node: &Node) -> bool {
+        let session = self.state.session_of(node);
+        let busy = self.visits_where(|s| matches!(s, NodeStatus::Running | NodeStatus::Waiting));
+        !busy
+            .iter()
+            .filter_map(|key| self.state.any_node(&key.node))
+            .any(|other| self.state.session_of(other) == session)
+    }
+
+    fn enter(&mut self, step: &mut Step, node: &Node) {
+        let state = self.state.nodes.get(&node.id).cloned().unwrap_or_default();
+        let key = VisitKey { node: node.id.clone(), visit: state.visits + 1, attempt: 1 };
+        let VisitKey { node: id, visit, attempt } = key.clone();
+        if visit > VISITS_MAX {
+            let message = format!("the node was entered {VISITS_MAX} times");
+            let code = "flow.visit_limit".to_owned();
+            return self.add(step, RunEvent::Failed { node: id, visit, attempt, code, message });
+        }
+        let session = self.state.session_of(node);
+        let received = state.inbox;
+        self.add(step, RunEvent::Entered { node: id, visit, attempt, session, received });
+        self.make_visit(step, key);
+    }
+
+    fn enter_improvers(&mut self, step: &mut Step) {
+        let order = self.state.flow.improvement.as_ref().map(|pass| pass.order).unwrap_or_default();
+        let improvers = self.state.improvers.clone();
+        let (fresh, own): (Vec<_>, Vec<_>) = improvers.into_iter().partition(|node| node.id == FEEDBACK);
+        let is_open = |node: &&Node| !self.is_over(&node.id);
+        let next: Vec<Node> = match order {
+            Order::Graph => own.iter().find(is_open).cloned().into_iter().collect(),
+            Order::SideBySide => own.iter().filter(is_open).cloned().collect(),
+        };
+        let next = if next.is_empty() { fresh } else { next };
+        for node in next.iter() {
+            let is_untouched = self.state.status_of(&node.id) == NodeStatus::Idle;
+            if is_untouched && self.has_room() && self.is_free(node) {
+                self.enter(step, node);
+            }
+        }
+    }
+
+    fn is_over(&self, id: &str) -> bool {
+        matches!(self.state.status_of(id), NodeStatus::Done | NodeStatus::Closed)
+    }
+
+    /// Nothing runs, nothing can be entered, nobody is asked.
+    fn finish(&mut self, step: &mut Step) {
+        let failed = self.state.nodes.iter().find(|(_, node)| node.status == NodeStatus::Failed);
+        if let Some((id, node)) = failed {
+            let message = format!("node {id}: {}", node.why.clone().unwrap_or_default());
+            let code = node.code.clone();
+            return self.end(step, RunOutcome::Failed, code, Some(message));
+        }
+        let holding = self.visits_where(|status| status == NodeStatus::Holding);
+        if !holding.is_empty() {
+            let names: Vec<&str> = holding.iter().map(|key| key.node.as_str()).collect();
+            let message = format!("{} waits for something that nobody will send", names.join(", "));
+            return self.end(step, RunOutcome::Failed, Some("flow.stalled".to_owned()), Some(message));
+        }
+        if self.state.improve && self.state.phase == Phase::Forward {
+            self.add(step, RunEvent::Improving);
+            return self.go_on(step);
+        }
+        self.end(step, RunOutcome::Completed, None, None);
+    }
+
+    fn end(&mut self, step: &mut Step, outcome: RunOutcome, code: Option<String>, message: Option<String>) {
+        self.add(step, RunEvent::Ended { outcome, code, message });
+    }
+
+    /// What runs is asked to end; once nothing does, the run has.
+    fn cancel(&mut self, step: &mut Step) {
+        if !self.is_cancelling {
+            self.is_cancelling = true;
+            step.effects.push(Effect::CancelVisits);
+            // What stands still for a person runs nowhere: it is carried on to its end.
+            for key in self.visits_where(|status| status == NodeStatus::Waiting) {
+                if !self.active.contains(&key) {
+                    self.make_visit(step, key);
+                }
+            }
+        }
+        if self.active.is_empty() {
+            step.effects.clear();
+            self.end(step, RunOutcome::Cancelled, None, None);
+        }
+    }
+}
+
+/// Whether a node is one of the improvement pass.
+pub fn is_improver(id: &str) -> bool {
+    id.starts_with(IMPROVE) || id == FEEDBACK
+}

@@ -1,0 +1,243 @@
+//! Whether something new is known already, or contradicts what is known. By words alone, so it answers "neither" where a
+//! person would see more; then both stand side by side.
+
+use std::collections::BTreeSet;
+
+use super::words::{is_negation, stems, words};
+use super::{Candidate, Tone};
+use crate::id::MemoryId;
+use crate::port::memory::{Memory, MemoryKind};
+
+/// Share of stems two texts must have in common to say the same.
+const SAME_SHARE: f64 = 0.85;
+/// Share of a correction's stems that what it corrects must have.
+const CORRECTED_SHARE: f64 = 0.5;
+const CORRECTED_STEMS_MIN: usize = 2;
+
+/// What something new is to what is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    New,
+    /// It says the same as this one.
+    Strengthens(MemoryId),
+    /// This one no longer holds.
+    Supersedes(MemoryId),
+}
+
+/// Verbs between a thing and what is said of it.
+const LINKS: &[&str] = &[
+    "is", "are", "was", "were", "runs", "run", "lives", "live", "uses", "use", "starts", "ends", "costs",
+    "listens", "belongs", "expires", "closes", "opens", "prefer", "prefers", "works", "work", "has", "moved",
+    "switched",
+];
+/// Verbs of which a person does one at a time, so that a second place takes the first one's.
+const SINGULAR: &[&str] = &["live", "work", "moved", "born"];
+/// Words before which a statement says what it is for.
+const PURPOSES: &[&str] = &["for", "in", "when", "on"];
+
+/// A statement taken apart, as far as words allow.
+struct Statement {
+    kind: MemoryKind,
+    words: Vec<String>,
+    all: BTreeSet<String>,
+    numbers: BTreeSet<String>,
+    is_negated: bool,
+    /// What it is about, and what it says of that.
+    slot: Option<(BTreeSet<String>, BTreeSet<String>)>,
+    /// What is preferred, and to what.
+    pair: Option<(BTreeSet<String>, BTreeSet<String>)>,
+}
+
+/// What a candidate is to memories that are current, the most fitting first: a contradiction before a repetition, because
+/// what contradicts often repeats all but one word.
+pub fn relate<'a>(candidate: &Candidate, known: impl Iterator<Item = &'a Memory> + Clone) -> Relation {
+    let new = Statement::read(candidate.kind, &candidate.text);
+    let stated = |memory: &Memory| Statement::read(memory.kind, &memory.text);
+    if let Some(memory) = known.clone().find(|memory| new.says_same(&stated(memory))) {
+        return Relation::Strengthens(memory.id);
+    }
+    if let Some(memory) = known.clone().find(|memory| new.contradicts(&stated(memory))) {
+        return Relation::Supersedes(memory.id);
+    }
+    if candidate.tone == Tone::Corrects {
+        let corrected = known.map(|memory| (new.share_in(&stated(memory)), memory));
+        let best = corrected.filter(|(share, _)| *share >= CORRECTED_SHARE);
+        if let Some((_, memory)) = best.max_by(|(one, _), (other, _)| one.total_cmp(other)) {
+            return Relation::Supersedes(memory.id);
+        }
+    }
+    Relation::New
+}
+
+fn set(stems: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    stems.into_iter().collect()
+}
+
+impl Statement {
+    fn read(kind: MemoryKind, text: &str) -> Self {
+        let words = words(text);
+        let is_number = |word: &String| word.bytes().any(|byte| byte.is_ascii_digit());
+        let mut all = set(stems(text));
+        let mut numbers = set(words.iter().filter(|word| is_number(word)).cloned());
+        if kind == MemoryKind::ErrorPattern {
+            // Errors name lines, ports and times that are never the same twice.
+            numbers.clear();
+            all.retain(|stem| !is_number(stem));
+        }
+        Self {
+            kind,
+            all,
+            numbers,
+            // "Never" and "not" together are one no, as people speak.
+            is_negated: words.iter().any(|word| is_negation(word)),
+            slot: slot_of(&words),
+            pair: pair_of(&words),
+            words,
+        }
+    }
+
+    fn says_same(&self, other: &Self) -> bool {
+        if self.words == other.words {
+            return true;
+        }
+        let common = self.all.intersection(&other.all).count() as f64;
+        let union = self.all.union(&other.all).count().max(1) as f64;
+        let differs =
+            self.slot.as_ref().zip(other.slot.as_ref()).is_some_and(|(one, other)| differ(one, other));
+        (self.kind == MemoryKind::ErrorPattern) == (other.kind == MemoryKind::ErrorPattern)
+            && self.is_negated == other.is_negated
+            && self.numbers == other.numbers
+            && !differs
+            && !self.is_turned(other)
+            && common / union >= SAME_SHARE
+    }
+
+    fn contradicts(&self, other: &Self) -> bool {
+        if self.kind == MemoryKind::ErrorPattern || other.kind == MemoryKind::ErrorPattern {
+            return false;
+        }
+        let common = self.all.intersection(&other.all).count() as f64;
+        let union = self.all.union(&other.all).count().max(1) as f64;
+        let turned_round = self.is_negated != other.is_negated && common / union >= SAME_SHARE;
+        let differs =
+            self.slot.as_ref().zip(other.slot.as_ref()).is_some_and(|(one, other)| differ(one, other));
+        turned_round || differs || self.is_turned(other)
+    }
+
+    /// One prefers what the other prefers something else to.
+    fn is_turned(&self, other: &Self) -> bool {
+        let Some(((liked, less), (other_liked, other_less))) = self.pair.as_ref().zip(other.pair.as_ref())
+        else {
+            return false;
+        };
+        liked == other_less && less == other_liked
+    }
+
+    fn share_in(&self, other: &Self) -> f64 {
+        let common = self.all.intersection(&other.all).count();
+        match common >= CORRECTED_STEMS_MIN {
+            true => common as f64 / self.all.len().min(other.all.len()).max(1) as f64,
+            false => 0.0,
+        }
+    }
+}
+
+/// Two statements about the same thing that say something else of it. More of the same is no contradiction.
+fn differ(one: &(BTreeSet<String>, BTreeSet<String>), other: &(BTreeSet<String>, BTreeSet<String>)) -> bool {
+    one.0 == other.0 && !one.1.is_subset(&other.1) && !other.1.is_subset(&one.1)
+}
+
+/// "Our staging database is heron" is about the staging database. "We use Redis for sessions" is about what is used for
+/// sessions. "We use Redis" is about nothing in particular: one can use many things.
+fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+    let link = words.iter().position(|word| LINKS.contains(&word.as_str()))?;
+    let verb = &words[link];
+    let about = set(stems(&words[..link].join(" ")));
+    let said = &words[link + 1..];
+    if !about.is_empty() {
+        let value = set(stems(&said.join(" ")));
+        return (!value.is_empty()).then_some((about, value));
+    }
+    let purpose = said.iter().rposition(|word| PURPOSES.contains(&word.as_str())).filter(|at| *at > 0);
+    if let Some(at) = purpose {
+        let (value, purpose) = (set(stems(&said[..at].join(" "))), set(stems(&said[at + 1..].join(" "))));
+        let about: BTreeSet<String> = purpose.into_iter().chain([format!("{verb} for")]).collect();
+        return (about.len() > 1 && !value.is_empty()).then_some((about, value));
+    }
+    let value = set(stems(&said.join(" ")));
+    (SINGULAR.contains(&verb.as_str()) && !value.is_empty()).then(|| (set([format!("i {verb}")]), value))
+}
+
+/// "I prefer tabs to spaces": tabs, spaces.
+fn pair_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+    let prefers = ["prefer", "prefers", "rather", "use"];
+    let start = words.iter().position(|word| prefers.contains(&word.as_str()))?;
+    let said = &words[start + 1..];
+    let over = said.iter().position(|word| ["over", "to", "than", "instead"].contains(&word.as_str()))?;
+    let (liked, less) = (set(stems(&said[..over].join(" "))), set(stems(&said[over + 1..].join(" "))));
+    (!liked.is_empty() && !less.is_empty()).then_some((liked, less))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::TimestampMs;
+    use crate::port::memory::{Belongs, Learned};
+    use crate::scope::Principal;
+
+    fn memory(text: &str) -> Memory {
+        Memory {
+            id: MemoryId::mint(TimestampMs(1), 1),
+            belongs: Belongs::Tenant,
+            kind: MemoryKind::Fact,
+            text: text.to_owned(),
+            sources: Vec::new(),
+            learned: Learned::ByHand,
+            by: Principal::System,
+            version: 1,
+            created_at: TimestampMs(1),
+            updated_at: TimestampMs(1),
+            superseded_by: None,
+            embedding: None,
+        }
+    }
+
+    fn relation(new: &str, tone: Tone, known: &str) -> &'static str {
+        let candidate = Candidate { kind: MemoryKind::Fact, text: new.to_owned(), entries: Vec::new(), tone };
+        match relate(&candidate, [memory(known)].iter()) {
+            Relation::New => "new",
+            Relation::Strengthens(_) => "same",
+            Relation::Supersedes(_) => "instead",
+        }
+    }
+
+    #[test]
+    fn repetitions_contradictions_and_other_things_are_told_apart() {
+        let table = [
+            ("Our staging database is heron", "The staging database is called heron", "same"),
+            ("Our staging database is heron", "The staging database is osprey", "instead"),
+            ("I prefer tabs", "I prefer tabs!", "same"),
+            ("I prefer tabs to spaces", "I prefer spaces over tabs", "instead"),
+            ("Always squash commits", "Never squash commits", "instead"),
+            ("Always squash commits", "Always squash your commits", "same"),
+            ("I live in Zurich", "I live in Bern", "instead"),
+            ("We use Redis", "We use Postgres", "new"),
+            ("We use Redis for sessions", "We use Postgres for sessions", "instead"),
+            ("We use Redis for sessions", "We use Redis for queues", "new"),
+            ("The build listens on port 8080", "The build listens on port 8081", "instead"),
+            ("My dog is called Rex", "My cat is called Tom", "new"),
+            ("Invoices are due in 30 days", "Invoices are due in 14 days", "instead"),
+        ];
+        for (known, new, expected) in table {
+            assert_eq!(relation(new, Tone::Plain, known), expected, "{new:?} after {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_correction_takes_the_place_of_what_it_resembles() {
+        let known = "Deploys of the shop happen on Friday evening";
+        assert_eq!(relation("Deploys of the shop happen on Tuesday", Tone::Plain, known), "new");
+        assert_eq!(relation("Deploys of the shop happen on Tuesday", Tone::Corrects, known), "instead");
+        assert_eq!(relation("I like rain", Tone::Corrects, known), "new");
+    }
+}

@@ -1,0 +1,211 @@
+//! Which memories answer a question, without a model: rare words count more than common ones, forms of a word count as
+//! the word, words that mean much the same and alike spellings count for less. Where both sides have an embedding of the
+//! same model, the angle between them counts as much as the words.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::words::{Lexicon, likeness, stems, trigrams};
+use crate::port::memory::{Embedding, Memory};
+
+/// What a word that means much the same counts for, and one that is spelt alike at most.
+const ALIKE_WORTH: f64 = 0.6;
+const SPELT_WORTH: f64 = 0.8;
+/// Below this likeness two spellings are two words.
+const SPELT_MIN: f64 = 0.6;
+/// A memory must match so much of what the question is about.
+const SCORE_MIN: f64 = 0.12;
+/// Below this, the angle to an embedding says nothing.
+const ANGLE_MIN: f64 = 0.35;
+/// What support adds, at most: it decides between equals.
+const STRENGTH_WORTH: f64 = 0.05;
+
+/// A memory and how well it answers, from 0 to about 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ranked<'a> {
+    pub memory: &'a Memory,
+    pub score: f64,
+}
+
+/// The memories that answer, the best first; of equals the newer.
+pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory]) -> Vec<Ranked<'a>> {
+    let texts: Vec<BTreeSet<String>> =
+        memories.iter().map(|memory| stems(&memory.text).into_iter().collect()).collect();
+    let vocabulary = Vocabulary::of(&texts);
+    let wanted: Vec<Wanted> = stems(question).into_iter().map(|stem| vocabulary.weigh(stem)).collect();
+    let all: f64 = wanted.iter().map(|wanted| wanted.weight).sum();
+    let mut ranked: Vec<Ranked<'a>> = memories
+        .iter()
+        .zip(&texts)
+        .filter_map(|(memory, text)| {
+            let words = if all > 0.0 {
+                wanted.iter().map(|wanted| wanted.worth_in(text)).sum::<f64>() / all
+            } else {
+                0.0
+            };
+            let score = score(words, angle(asked, memory))?;
+            let strength = STRENGTH_WORTH * (1.0 - 1.0 / memory.strength() as f64);
+            Some(Ranked { memory, score: score + strength })
+        })
+        .collect();
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.memory.id.cmp(&a.memory.id)));
+    ranked
+}
+
+fn score(words: f64, angle: Option<f64>) -> Option<f64> {
+    match angle {
+        Some(angle) if angle >= ANGLE_MIN => Some((words + angle) / 2.0),
+        Some(_) | None => (words >= SCORE_MIN).then_some(words),
+    }
+}
+
+fn angle(asked: Option<&Embedding>, memory: &Memory) -> Option<f64> {
+    let (asked, known) = (asked?, memory.embedding.as_ref()?);
+    (asked.model == known.model).then(|| cosine(&asked.numbers, &known.numbers)).flatten()
+}
+
+/// The cosine of the angle between two directions; none if they are not of one space.
+pub fn cosine(one: &[i8], other: &[i8]) -> Option<f64> {
+    if one.len() != other.len() {
+        return None;
+    }
+    let product =
+        |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(a, b)| i64::from(*a) * i64::from(*b)).sum::<i64>() as f64;
+    let length = (product(one, one) * product(other, other)).sqrt();
+    (length > 0.0).then(|| product(one, other) / length)
+}
+
+/// A direction in small whole numbers: the largest becomes 127.
+pub fn quantise(numbers: &[f32]) -> Vec<i8> {
+    let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
+    let scale = if largest.is_finite() && largest > 0.0 { 127.0 / largest } else { 0.0 };
+    numbers.iter().map(|number| (number * scale).round().clamp(-127.0, 127.0) as i8).collect()
+}
+
+/// A word of the question, what it weighs, and which stems of the memories count for it.
+struct Wanted {
+    weight: f64,
+    counts: HashMap<String, f64>,
+}
+
+impl Wanted {
+    fn worth_in(&self, text: &BTreeSet<String>) -> f64 {
+        let best =
+            text.iter().filter_map(|stem| self.counts.get(stem)).fold(0f64, |best, worth| best.max(*worth));
+        best * self.weight
+    }
+}
+
+/// The stems of all memories, and in how many of them each occurs.
+struct Vocabulary {
+    texts: usize,
+    counts: HashMap<String, usize>,
+    lexicon: Lexicon,
+}
+
+impl Vocabulary {
+    fn of(texts: &[BTreeSet<String>]) -> Self {
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for stem in texts.iter().flatten() {
+            *counts.entry(stem.clone()).or_default() += 1;
+        }
+        Self { texts: texts.len(), counts, lexicon: Lexicon::default() }
+    }
+
+    fn rarity(&self, occurs: usize) -> f64 {
+        let (texts, occurs) = (self.texts as f64, occurs as f64);
+        (1.0 + (texts - occurs + 0.5) / (occurs + 0.5)).ln()
+    }
+
+    fn weigh(&self, wanted: String) -> Wanted {
+        let spelling = trigrams(&wanted);
+        let mut counts = HashMap::new();
+        for stem in self.counts.keys() {
+            let worth = if *stem == wanted {
+                1.0
+            } else if self.lexicon.are_alike(stem, &wanted) {
+                ALIKE_WORTH
+            } else {
+                let likeness = likeness(&spelling, &trigrams(stem));
+                if likeness < SPELT_MIN { 0.0 } else { SPELT_WORTH * likeness }
+            };
+            if worth > 0.0 {
+                counts.insert(stem.clone(), worth);
+            }
+        }
+        // A word that stands nowhere is as rare as what stands for it: what people add in asking must not drown the rest.
+        let stands_for = counts.keys().filter_map(|stem| self.counts.get(stem)).min().copied();
+        let weight = match self.counts.get(&wanted).copied().or(stands_for) {
+            Some(occurs) => self.rarity(occurs),
+            None => self.rarity(self.texts.div_ceil(2)),
+        };
+        Wanted { weight, counts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{MemoryId, TimestampMs};
+    use crate::port::memory::{Belongs, Learned, MemoryKind};
+    use crate::scope::Principal;
+
+    fn memories(texts: &[&str]) -> Vec<Memory> {
+        let memory = |(number, text): (usize, &&str)| Memory {
+            id: MemoryId::mint(TimestampMs(number as i64), 1),
+            belongs: Belongs::Tenant,
+            kind: MemoryKind::Fact,
+            text: (*text).to_owned(),
+            sources: Vec::new(),
+            learned: Learned::ByHand,
+            by: Principal::System,
+            version: 1,
+            created_at: TimestampMs(1),
+            updated_at: TimestampMs(1),
+            superseded_by: None,
+            embedding: None,
+        };
+        texts.iter().enumerate().map(memory).collect()
+    }
+
+    fn best<'a>(question: &str, memories: &'a [Memory]) -> Option<&'a str> {
+        rank(question, None, memories).first().map(|ranked| ranked.memory.text.as_str())
+    }
+
+    #[test]
+    fn a_question_in_other_words_finds_its_answer() {
+        let known = memories(&[
+            "Our staging database is called heron",
+            "I prefer tabs to spaces",
+            "We deploy on Thursdays after the standup",
+            "I am allergic to peanuts",
+            "My dog is called Rex",
+        ]);
+        let table = [
+            ("which db do we have for staging?", Some(0)),
+            ("how should I indent this file?", Some(1)),
+            ("what day do releases go out?", Some(2)),
+            ("any food allergies?", Some(3)),
+            ("name of the pet", Some(4)),
+            ("quantum chromodynamics", None),
+            ("", None),
+            ("the of and", None),
+        ];
+        for (question, expected) in table {
+            let expected = expected.map(|at: usize| known[at].text.as_str());
+            assert_eq!(best(question, &known), expected, "{question}");
+        }
+    }
+
+    #[test]
+    fn an_embedding_of_the_same_model_counts_and_of_another_does_not() {
+        let mut known = memories(&["one", "two"]);
+        let of =
+            |model: &str, numbers: &[f32]| Embedding { model: model.to_owned(), numbers: quantise(numbers) };
+        known[1].embedding = Some(of("m", &[1.0, 0.1]));
+        assert_eq!(rank("zzz", Some(&of("m", &[1.0, 0.0])), &known).len(), 1);
+        assert!(rank("zzz", Some(&of("other", &[1.0, 0.0])), &known).is_empty());
+        assert!(rank("zzz", Some(&of("m", &[1.0])), &known).is_empty());
+        assert!(rank("zzz", Some(&of("m", &[0.0, 1.0])), &known).is_empty(), "at a right angle");
+        assert_eq!(quantise(&[f32::NAN, 0.0]), [0, 0]);
+    }
+}

@@ -1,0 +1,287 @@
+//! Learning without a model: sentences that begin as people begin what they want to be remembered, and tool errors that
+//! came more than once. Deterministic, and rather too little than too much: what it misses can be added by hand.
+
+use std::collections::HashMap;
+
+use super::sentence::{after_words, statements};
+use super::words::words;
+use super::{CANDIDATES_MAX, Candidate, Tone, is_fit_to_keep, is_owners_word};
+use crate::content::Part;
+use crate::entry::{Body, Entry, ToolResult};
+use crate::id::EntryId;
+use crate::port::memory::MemoryKind;
+use crate::scope::Principal;
+
+/// What of the sentence is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Whole,
+    /// What follows the words.
+    Rest,
+}
+
+use Keep::{Rest, Whole};
+use MemoryKind::{Decision, Fact, Preference};
+
+/// How sentences begin that are worth keeping. The first that fits counts.
+const CUES: &[(&str, MemoryKind, Keep)] = &[
+    ("remember that", Fact, Rest),
+    ("remember to", Preference, Rest),
+    ("remember", Fact, Rest),
+    ("keep in mind that", Fact, Rest),
+    ("keep in mind", Fact, Rest),
+    ("don't forget that", Fact, Rest),
+    ("do not forget that", Fact, Rest),
+    ("don't forget", Fact, Rest),
+    ("note that", Fact, Rest),
+    ("for the record", Fact, Rest),
+    ("for future reference", Fact, Rest),
+    ("i prefer", Preference, Whole),
+    ("i'd prefer", Preference, Whole),
+    ("i would prefer", Preference, Whole),
+    ("i'd rather", Preference, Whole),
+    ("i always", Preference, Whole),
+    ("i never", Preference, Whole),
+    ("i like", Preference, Whole),
+    ("i love", Preference, Whole),
+    ("i hate", Preference, Whole),
+    ("i dislike", Preference, Whole),
+    ("i don't like", Preference, Whole),
+    ("i do not like", Preference, Whole),
+    ("i can't stand", Preference, Whole),
+    ("i want you to always", Preference, Whole),
+    ("i want you to never", Preference, Whole),
+    ("always", Preference, Whole),
+    ("never", Preference, Whole),
+    ("from now on", Preference, Rest),
+    ("in future", Preference, Rest),
+    ("in the future", Preference, Rest),
+    ("my favourite", Preference, Whole),
+    ("my favorite", Preference, Whole),
+    ("my preference is", Preference, Whole),
+    ("call me", Preference, Whole),
+    ("we decided", Decision, Whole),
+    ("we've decided", Decision, Whole),
+    ("we have decided", Decision, Whole),
+    ("i decided", Decision, Whole),
+    ("i've decided", Decision, Whole),
+    ("we agreed", Decision, Whole),
+    ("we chose", Decision, Whole),
+    ("we settled on", Decision, Whole),
+    ("let's go with", Decision, Whole),
+    ("let us go with", Decision, Whole),
+    ("we'll go with", Decision, Whole),
+    ("we will go with", Decision, Whole),
+    ("we're going with", Decision, Whole),
+    ("the decision is", Decision, Whole),
+    ("decision", Decision, Rest),
+    ("my name is", Fact, Whole),
+    ("i am a", Fact, Whole),
+    ("i am an", Fact, Whole),
+    ("i am the", Fact, Whole),
+    ("i am allergic", Fact, Whole),
+    ("i'm a", Fact, Whole),
+    ("i'm an", Fact, Whole),
+    ("i'm the", Fact, Whole),
+    ("i'm allergic", Fact, Whole),
+    ("i work", Fact, Whole),
+    ("i live", Fact, Whole),
+    ("i use", Fact, Whole),
+    ("i speak", Fact, Whole),
+    ("i was born", Fact, Whole),
+    ("i moved to", Fact, Whole),
+    ("i own", Fact, Whole),
+    ("i drive", Fact, Whole),
+    ("i play", Fact, Whole),
+    ("i drink", Fact, Whole),
+    ("i take", Fact, Whole),
+    ("we use", Fact, Whole),
+    ("we run", Fact, Whole),
+    ("we deploy", Fact, Whole),
+    ("we host", Fact, Whole),
+    ("we store", Fact, Whole),
+    ("we ship", Fact, Whole),
+    ("we release", Fact, Whole),
+    ("we keep", Fact, Whole),
+    ("we meet", Fact, Whole),
+    ("we target", Fact, Whole),
+    ("we moved", Fact, Whole),
+    ("we switched", Fact, Whole),
+];
+
+/// How sentences begin that set something right.
+const CORRECTIONS: &[&str] = &[
+    "no",
+    "nope",
+    "actually",
+    "correction",
+    "that's wrong",
+    "that is wrong",
+    "that's not right",
+    "not quite",
+    "wrong",
+    "i meant",
+    "i mean",
+    "sorry",
+];
+
+/// Verbs with which somebody says how something of theirs is.
+const STATIVES: &[&str] = &[
+    "is", "are", "was", "runs", "run", "lives", "live", "uses", "use", "has", "have", "works", "starts",
+    "ends", "costs", "needs", "listens", "belongs", "expires", "closes", "opens", "plays", "sits", "takes",
+    "goes", "speaks",
+];
+/// A stative verb must come so soon.
+const STATIVE_WORDS_MAX: usize = 8;
+/// With "the", only what names or places a thing is a fact rather than talk.
+const NAMING: &[&str] = &[
+    "is called",
+    "is named",
+    "are called",
+    "lives in",
+    "lives at",
+    "lives on",
+    "runs on",
+    "is hosted",
+    "listens on",
+    "is at",
+    "is on",
+    "is stored",
+    "is kept",
+    "belongs to",
+    "is owned",
+    "is due",
+    "starts at",
+    "starts on",
+];
+
+/// Everything in these entries that is worth remembering.
+pub fn extract(entries: &[Entry], owner: &Principal) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    for entry in entries.iter().filter(|entry| is_owners_word(entry, owner)) {
+        for statement in statements(&entry.body.text()) {
+            found.extend(candidate_of(&statement, entry.meta.id));
+        }
+    }
+    found.extend(error_patterns(entries));
+    found.retain(|candidate| is_fit_to_keep(&candidate.text));
+    found.truncate(CANDIDATES_MAX);
+    found
+}
+
+fn candidate_of(statement: &str, entry: EntryId) -> Option<Candidate> {
+    let corrected = CORRECTIONS.iter().find_map(|cue| after_words(statement, cue));
+    let (statement, tone) = match corrected {
+        Some(rest) => (rest, Tone::Corrects),
+        None => (statement, Tone::Plain),
+    };
+    let (kind, text) = cued(statement).or_else(|| stated(statement).map(|kind| (kind, statement)))?;
+    let text = tidied(text)?;
+    Some(Candidate { kind, text, entries: vec![entry], tone })
+}
+
+fn cued(statement: &str) -> Option<(MemoryKind, &str)> {
+    CUES.iter().find_map(|(cue, kind, keep)| {
+        let rest = after_words(statement, cue)?;
+        Some((*kind, if *keep == Rest { rest } else { statement }))
+    })
+}
+
+/// Somebody says how something of theirs is, or what a thing is called.
+fn stated(statement: &str) -> Option<MemoryKind> {
+    let first = ["my", "our"].iter().find_map(|cue| after_words(statement, cue));
+    if let Some(rest) = first {
+        let soon: Vec<String> = words(rest).into_iter().take(STATIVE_WORDS_MAX).collect();
+        let place = soon.iter().position(|word| STATIVES.contains(&word.as_str()))?;
+        return (place > 0).then_some(Fact);
+    }
+    after_words(statement, "the")?;
+    let lower = statement.to_lowercase();
+    NAMING.iter().any(|naming| lower.contains(&format!(" {naming} "))).then_some(Fact)
+}
+
+/// A sentence as it is kept: without its end, with a capital, and with something in it.
+fn tidied(text: &str) -> Option<String> {
+    let text = text.trim().trim_end_matches([';', '.', '!', ',', ':']).trim_end();
+    let mut chars = text.chars();
+    let first = chars.next()?;
+    (words(text).len() >= 2).then(|| first.to_uppercase().chain(chars).collect())
+}
+
+/// How often an error must come before it is a pattern.
+const ERRORS_MIN: usize = 2;
+/// Characters of an error and of the input that worked.
+const ERROR_CHARS_MAX: usize = 200;
+const INPUT_CHARS_MAX: usize = 160;
+
+struct Failing {
+    tool: String,
+    /// The error's first line as it was last seen.
+    shown: String,
+    entries: Vec<EntryId>,
+    /// What the tool was asked when it next worked.
+    mended: Option<String>,
+}
+
+/// Errors of one tool that came more than once, and what it was asked when it worked again.
+fn error_patterns(entries: &[Entry]) -> Vec<Candidate> {
+    let mut inputs: HashMap<&str, (&str, &str)> = HashMap::new();
+    let mut failing: Vec<(String, Failing)> = Vec::new();
+    for entry in entries {
+        for call in entry.body.parts().iter().filter_map(Part::as_tool_call) {
+            inputs.insert(&call.call_id, (&call.name, call.input.get()));
+        }
+        let Body::ToolResult(result) = &entry.body else { continue };
+        let asked = inputs.get(result.call_id.as_str());
+        let Some(tool) = result.tool.as_deref().or(asked.map(|(name, _)| *name)) else { continue };
+        match result.is_error {
+            true => note_failure(&mut failing, tool, result, entry.meta.id),
+            false => {
+                let input = asked.map(|(_, input)| cut(input, INPUT_CHARS_MAX));
+                let open = failing.iter_mut().filter(|(_, one)| one.tool == tool && one.mended.is_none());
+                open.for_each(|(_, one)| one.mended.clone_from(&input));
+            }
+        }
+    }
+    failing
+        .into_iter()
+        .filter(|(_, one)| one.entries.len() >= ERRORS_MIN)
+        .map(|(_, one)| pattern_of(one))
+        .collect()
+}
+
+fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolResult, entry: EntryId) {
+    let text = crate::content::joined_text(&result.parts);
+    let Some(line) = text.lines().map(str::trim).find(|line| !line.is_empty()) else { return };
+    let signature = format!("{tool}\n{}", line.replace(|c: char| c.is_ascii_digit(), "#"));
+    let shown = cut(line, ERROR_CHARS_MAX);
+    let place = failing.iter().position(|(known, _)| *known == signature);
+    match place {
+        Some(place) => {
+            let (_, one) = &mut failing[place];
+            one.entries.push(entry);
+            one.shown = shown;
+            // What seemed to mend it did not.
+            one.mended = None;
+        }
+        None if failing.len() < CANDIDATES_MAX => {
+            let one = Failing { tool: tool.to_owned(), shown, entries: vec![entry], mended: None };
+            failing.push((signature, one));
+        }
+        None => {}
+    }
+}
+
+fn pattern_of(one: Failing) -> Candidate {
+    let mended = one.mended.map(|input| format!("; it worked with {input}")).unwrap_or_default();
+    let text = format!("The tool {} failed again and again with {:?}{mended}", one.tool, one.shown);
+    Candidate { kind: MemoryKind::ErrorPattern, text, entries: one.entries, tone: Tone::Plain }
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    let mut cut: String = text.chars().take(chars_max).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}

@@ -1,0 +1,464 @@
+//! The seam for hooks: somebody else's code that is asked before something happens, or told after. A hook sees an event
+//! and answers; what it may answer depends on the event's name, and [`HookName::check`] decides that without any effect.
+//! Who runs hooks, in which order and for how long, is the engine's business.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::content::Json;
+use crate::entry::CustomInfo;
+use crate::id::{SessionId, TenantId, TimestampMs, TurnId};
+use crate::scope::Principal;
+
+/// The `custom_type` of the notes that hooks leave in the log.
+pub const HOOK_INFO: &str = "sapwood.hook";
+/// Longest answer of a hook, in bytes.
+pub const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// Longest reason of a refusal, in characters; the rest is left out.
+pub const REASON_CHARS_MAX: usize = 1_000;
+/// Most actions in one answer.
+pub const ACTIONS_MAX: usize = 4;
+/// Longest text in an event, in characters: what was said is in the log, whole.
+pub const EVENT_TEXT_CHARS_MAX: usize = 16_000;
+
+macro_rules! names {
+    ($($variant:ident $name:literal;)*) => {
+        /// When a hook is called.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum HookName { $($variant,)* }
+
+        impl HookName {
+            pub const ALL: &'static [HookName] = &[$(HookName::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(HookName::$variant => $name,)* }
+            }
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(HookName::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+names! {
+    SessionStart    "session_start";
+    SessionEnd      "session_end";
+    BeforeSend      "before_send";
+    BeforeTurn      "before_turn";
+    AfterTurn       "after_turn";
+    BeforeModel     "before_model";
+    AfterModel      "after_model";
+    BeforeTool      "before_tool";
+    AfterTool       "after_tool";
+    BeforeCompact   "before_compact";
+    AfterCompact    "after_compact";
+    BeforeBranch    "before_branch";
+    AfterBranch     "after_branch";
+    BeforeFork      "before_fork";
+    AfterFork       "after_fork";
+    BeforeExport    "before_export";
+    OnError         "on_error";
+    OnLowConfidence "on_low_confidence";
+    OnPressure      "on_pressure";
+    OnArchive       "on_archive";
+    OnMemory        "on_memory";
+}
+
+impl std::fmt::Display for HookName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happened, or is about to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HookEvent {
+    pub hook: HookName,
+    pub session: SessionId,
+    pub tenant: TenantId,
+    /// Who is behind it.
+    pub by: Principal,
+    pub at: TimestampMs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// How many hooks stand between a person and this: a hook's own action is one deeper.
+    pub depth: u8,
+    /// Whether somebody only wants to see what the hook says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rehearsal: bool,
+    /// The particulars; which there are depends on the name.
+    pub data: Value,
+}
+
+/// What becomes of what is about to happen.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    #[default]
+    GoOn,
+    Refuse {
+        reason: String,
+    },
+    /// Goes on with these fields instead.
+    Change {
+        data: Value,
+    },
+    /// Takes the place of what would have been done.
+    Supply {
+        data: Value,
+    },
+}
+
+/// Something a hook wants done in another session, with the rights of whoever installed the hook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum HookAction {
+    /// Opens a session; with words, its first turn begins.
+    Open {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<SessionId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
+    /// Begins a turn of a session that is there.
+    Send { session: SessionId, text: String },
+}
+
+/// All that a hook says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HookAnswer {
+    pub verdict: Verdict,
+    pub actions: Vec<HookAction>,
+}
+
+impl From<Verdict> for HookAnswer {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, actions: Vec::new() }
+    }
+}
+
+impl From<()> for HookAnswer {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+/// The answer as it is written: every field by its own name, and none that is not known.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    verdict: Option<String>,
+    reason: Option<String>,
+    data: Option<Value>,
+    actions: Vec<HookAction>,
+}
+
+impl HookAnswer {
+    /// Reads what a program or a server answered. Nothing at all means to go on.
+    pub fn read(bytes: &[u8]) -> Result<Self, HookError> {
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return Err(HookError::Answer { why: format!("it is over {ANSWER_BYTES_MAX} bytes") });
+        }
+        if bytes.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        let unread = |error: serde_json::Error| HookError::Answer { why: error.to_string() };
+        let written: Written = serde_json::from_slice(bytes).map_err(unread)?;
+        let missing = |what: &str| HookError::Answer { why: format!("it has no {what}") };
+        let verdict = match (written.verdict.as_deref().unwrap_or("go_on"), written.reason, written.data) {
+            ("go_on", None, None) => Verdict::GoOn,
+            ("refuse", Some(reason), None) => Verdict::Refuse { reason },
+            ("change", None, Some(data)) => Verdict::Change { data },
+            ("supply", None, Some(data)) => Verdict::Supply { data },
+            ("refuse", None, _) => return Err(missing("reason")),
+            ("change" | "supply", _, None) => return Err(missing("data")),
+            ("go_on" | "refuse" | "change" | "supply", ..) => {
+                return Err(HookError::Answer { why: "it has fields that its verdict does not take".into() });
+            }
+            (other, ..) => {
+                let why =
+                    format!("its verdict is {other:.40?}, and should be go_on, refuse, change or supply");
+                return Err(HookError::Answer { why });
+            }
+        };
+        Ok(Self { verdict, actions: written.actions })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HookError {
+    #[error("it took longer than {after_ms} ms")]
+    TimedOut { after_ms: u64 },
+    #[error("its answer cannot be used: {why}")]
+    Answer { why: String },
+    #[error("{why}")]
+    Failed { why: String },
+}
+
+/// Somebody who is asked or told. Dropping the future ends whatever it runs.
+#[async_trait]
+pub trait Hook: Send + Sync {
+    async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError>;
+    /// For people: what it is, such as a command or an address.
+    fn describe(&self) -> String;
+}
+
+/// A field that an answer may carry, and what it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Text(&'static str),
+    Object(&'static str),
+    Flag(&'static str),
+}
+
+impl Field {
+    fn name(self) -> &'static str {
+        match self {
+            Field::Text(name) | Field::Object(name) | Field::Flag(name) => name,
+        }
+    }
+
+    fn takes(self, value: &Value) -> bool {
+        match self {
+            Field::Text(_) => value.as_str().is_some_and(|text| !text.trim().is_empty()),
+            Field::Object(_) => value.is_object(),
+            Field::Flag(_) => value.is_boolean(),
+        }
+    }
+}
+
+impl HookName {
+    /// Whether it is asked; the others are told.
+    pub fn asks(self) -> bool {
+        self.as_str().starts_with("before_")
+    }
+
+    fn changes(self) -> &'static [Field] {
+        match self {
+            HookName::BeforeSend => &[Field::Text("text")],
+            HookName::BeforeModel => &[Field::Text("system")],
+            HookName::BeforeTool => &[Field::Object("input")],
+            HookName::BeforeCompact | HookName::BeforeBranch => &[Field::Text("summary")],
+            _ => &[],
+        }
+    }
+
+    fn supplies(self) -> &'static [Field] {
+        match self {
+            HookName::BeforeModel => &[Field::Text("text")],
+            HookName::BeforeTool => &[Field::Text("text"), Field::Flag("is_error")],
+            HookName::BeforeCompact => &[Field::Text("summary")],
+            _ => &[],
+        }
+    }
+
+    /// Whether a hook of this name may say that.
+    pub fn check(self, answer: &HookAnswer) -> Result<(), HookError> {
+        let wrong = |why: String| Err(HookError::Answer { why });
+        if answer.actions.len() > ACTIONS_MAX {
+            return wrong(format!("it has more than {ACTIONS_MAX} actions"));
+        }
+        match &answer.verdict {
+            Verdict::GoOn => Ok(()),
+            _ if !self.asks() => wrong(format!("{self} is told and not asked: it can only go on")),
+            Verdict::Refuse { reason } if reason.trim().is_empty() => wrong("its reason is empty".to_owned()),
+            Verdict::Refuse { .. } => Ok(()),
+            Verdict::Change { data } => self.check_fields("change", self.changes(), data),
+            Verdict::Supply { data } => self.check_fields("supply", self.supplies(), data),
+        }
+    }
+
+    fn check_fields(self, verdict: &str, fields: &[Field], data: &Value) -> Result<(), HookError> {
+        let wrong = |why: String| Err(HookError::Answer { why });
+        let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+        let (Some(first), Some(given)) = (fields.first(), data.as_object()) else {
+            return match fields {
+                [] => wrong(format!("{self} has nothing to {verdict}")),
+                _ => wrong("its data is not an object".to_owned()),
+            };
+        };
+        if !given.contains_key(first.name()) {
+            return wrong(format!("its data has no {}", first.name()));
+        }
+        for (key, value) in given {
+            match fields.iter().find(|field| field.name() == key) {
+                None => {
+                    return wrong(format!("its data has {key:.40?}, and {self} takes {}", names.join(", ")));
+                }
+                Some(field) if !field.takes(value) => return wrong(format!("{key} is of the wrong kind")),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Particulars that an event of this name could have, for a rehearsal.
+    pub fn sample(self) -> Value {
+        match self {
+            HookName::SessionStart => json!({"title": "An example", "agent": "default"}),
+            HookName::SessionEnd => json!({"how": "closed"}),
+            HookName::BeforeSend => json!({"text": "Hello"}),
+            HookName::BeforeTurn => json!({"text": "Hello", "agent": "default"}),
+            HookName::AfterTurn => json!({"outcome": "completed", "code": null, "text": "Hello to you."}),
+            HookName::BeforeModel => json!({"model": "demo", "system": "You are helpful.", "messages": 1}),
+            HookName::AfterModel => json!({"model": "demo", "text": "Hello to you.", "calls": []}),
+            HookName::BeforeTool => {
+                json!({"tool": "write_file", "call_id": "1", "input": {"path": "a.txt", "content": "x"}})
+            }
+            HookName::AfterTool => {
+                json!({"tool": "write_file", "call_id": "1", "is_error": false, "text": "Wrote a.txt."})
+            }
+            HookName::BeforeCompact => json!({"trigger": "manual", "archived": 12, "text": "user: Hello"}),
+            HookName::AfterCompact => json!({"trigger": "manual", "summary": "They said hello."}),
+            HookName::BeforeBranch => json!({"to": "entry-id", "summary": "The first way failed."}),
+            HookName::AfterBranch => json!({"to": "entry-id", "seq": 9}),
+            HookName::BeforeFork => json!({"fork": "example-fork"}),
+            HookName::AfterFork => json!({"fork": "example-fork"}),
+            HookName::BeforeExport => json!({"format": "markdown"}),
+            HookName::OnError => json!({"code": "model.unreachable", "message": "no answer"}),
+            HookName::OnLowConfidence => json!({"confidence": 0.2}),
+            HookName::OnPressure => {
+                json!({"level": "orange", "used_tokens": 90_000, "window_tokens": 100_000})
+            }
+            HookName::OnArchive => json!({"title": "An example"}),
+            HookName::OnMemory => json!({"kind": "fact", "text": "The build runs on Linux."}),
+        }
+    }
+}
+
+/// What a hook did, in the log: only where it did more than let things be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HookNote {
+    /// The hook's own name.
+    pub by: String,
+    pub hook: HookName,
+    pub result: HookResult,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What it changed or supplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookResult {
+    Refused,
+    Changed,
+    Supplied,
+    Failed,
+    /// It opened or addressed another session.
+    Acted,
+}
+
+impl HookResult {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HookResult::Refused => "refused",
+            HookResult::Changed => "changed",
+            HookResult::Supplied => "supplied",
+            HookResult::Failed => "failed",
+            HookResult::Acted => "acted",
+        }
+    }
+}
+
+impl HookNote {
+    pub fn to_info(&self) -> CustomInfo {
+        let data = serde_json::to_value(self).unwrap_or_default();
+        CustomInfo { custom_type: HOOK_INFO.to_owned(), data: Json::from_value(&data) }
+    }
+
+    pub fn from_info(info: &CustomInfo) -> Option<Self> {
+        (info.custom_type == HOOK_INFO).then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    }
+}
+
+impl std::fmt::Display for HookNote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({}) {}", self.by, self.hook, self.result.as_str())?;
+        match &self.why {
+            Some(why) => write!(f, ": {why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Text for an event: as much as an event holds.
+pub fn event_text(text: &str) -> String {
+    text.chars().take(EVENT_TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<HookAnswer, HookError> {
+        HookAnswer::read(text.as_bytes())
+    }
+
+    #[test]
+    fn names_read_back_as_they_are_written() {
+        assert_eq!(HookName::ALL.len(), 21);
+        for name in HookName::ALL {
+            assert_eq!(HookName::from_name(name.as_str()), Some(*name));
+            assert_eq!(serde_json::to_value(name).unwrap(), json!(name.as_str()));
+            assert!(name.sample().is_object());
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read_strictly() {
+        assert_eq!(read(" \n").unwrap(), HookAnswer::default());
+        assert_eq!(read("{}").unwrap(), HookAnswer::default());
+        let refused = read(r#"{"verdict": "refuse", "reason": "no"}"#).unwrap();
+        assert_eq!(refused.verdict, Verdict::Refuse { reason: "no".into() });
+        for bad in [
+            "no json",
+            r#"{"verdict": "perhaps"}"#,
+            r#"{"verdict": "refuse"}"#,
+            r#"{"verdict": "go_on", "reason": "x"}"#,
+            r#"{"verdict": "change"}"#,
+            r#"{"verdcit": "refuse", "reason": "no"}"#,
+            r#"{"actions": [{"do": "erase", "session": "s"}]}"#,
+            r#"{"actions": [{"do": "send", "session": "s", "text": "t", "as": "root"}]}"#,
+        ] {
+            assert!(matches!(read(bad), Err(HookError::Answer { .. })), "{bad}");
+        }
+        assert!(read(&" ".repeat(ANSWER_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn each_name_takes_only_what_it_can_use() {
+        let change = |data| HookAnswer::from(Verdict::Change { data });
+        let supply = |data| HookAnswer::from(Verdict::Supply { data });
+        assert!(HookName::BeforeTool.check(&change(json!({"input": {}}))).is_ok());
+        assert!(HookName::BeforeTool.check(&change(json!({"input": "rm"}))).is_err());
+        assert!(HookName::BeforeTool.check(&change(json!({"tool": "run_command"}))).is_err());
+        assert!(HookName::BeforeTool.check(&supply(json!({"text": "x", "is_error": true}))).is_ok());
+        assert!(HookName::BeforeModel.check(&change(json!({"system": "s"}))).is_ok());
+        assert!(HookName::BeforeModel.check(&change(json!({"model": "dear"}))).is_err());
+        assert!(HookName::BeforeTurn.check(&change(json!({"text": "x"}))).is_err());
+        for name in HookName::ALL {
+            let refusal = HookAnswer::from(Verdict::Refuse { reason: "no".into() });
+            assert_eq!(name.check(&refusal).is_ok(), name.asks(), "{name}");
+            assert!(name.check(&HookAnswer::default()).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_note_reads_back_from_the_log() {
+        let note = HookNote {
+            by: "guard".into(),
+            hook: HookName::BeforeTool,
+            result: HookResult::Refused,
+            why: Some("no".into()),
+            data: None,
+        };
+        assert_eq!(HookNote::from_info(&note.to_info()), Some(note));
+    }
+}

@@ -1,0 +1,86 @@
+//! How full a session was over its life: a point for each answer, by what its provider counted, and one for each
+//! compaction, with what it made of the context.
+
+use serde::Serialize;
+
+use crate::entry::{Body, Entry, Strategy, Trigger};
+use crate::id::{Seq, TimestampMs};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Point {
+    pub seq: Seq,
+    pub at: TimestampMs,
+    /// What the context took then; none if nobody counted.
+    pub tokens: Option<u64>,
+    #[serde(flatten)]
+    pub what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    Answer { model: Option<String>, cost_nano_usd: Option<u64> },
+    Compaction { tokens_before: Option<u64>, strategy: Strategy, trigger: Trigger },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Timeline {
+    pub points: Vec<Point>,
+}
+
+impl Timeline {
+    pub fn apply(&mut self, entry: &Entry) {
+        let (tokens, what) = match &entry.body {
+            Body::AssistantMessage(message) => {
+                let Some(usage) = message.usage else { return };
+                let (model, cost_nano_usd) = (message.model.clone(), message.cost_nano_usd);
+                (Some(usage.total()), What::Answer { model, cost_nano_usd })
+            }
+            Body::Compaction(made) => {
+                let (strategy, trigger) = (made.strategy, made.trigger);
+                (made.tokens_after, What::Compaction { tokens_before: made.tokens_before, strategy, trigger })
+            }
+            _ => return,
+        };
+        self.points.push(Point { seq: entry.meta.seq, at: entry.meta.at, tokens, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{AssistantMessage, Compaction, Meta, Stop, Usage};
+    use crate::id::EntryId;
+    use crate::scope::Principal;
+
+    fn entry(seq: u32, body: impl Into<Body>) -> Entry {
+        let body = body.into();
+        let (at, kind) = (TimestampMs(i64::from(seq)), body.kind());
+        let id = EntryId::mint(at, u128::from(seq));
+        Entry {
+            meta: Meta { seq: Seq(seq), id, parent: None, at, by: Principal::System, turn: None, kind },
+            body,
+        }
+    }
+
+    fn answer(usage: Option<Usage>) -> AssistantMessage {
+        AssistantMessage { parts: Vec::new(), model: None, usage, cost_nano_usd: None, stop: Stop::Stop }
+    }
+
+    #[test]
+    fn an_answer_counts_what_it_was_given_and_what_it_said_and_a_compaction_what_is_left() {
+        let usage = Usage { input: 5, output: 3, cache_read: 90, ..Usage::default() };
+        let made = Compaction {
+            tokens_before: Some(98),
+            tokens_after: Some(20),
+            ..Compaction::new(Strategy::Truncate, Trigger::Manual)
+        };
+        let mut timeline = Timeline::default();
+        timeline.apply(&entry(1, answer(Some(usage))));
+        timeline.apply(&entry(2, answer(None)));
+        timeline.apply(&entry(3, made));
+        let tokens: Vec<(u32, Option<u64>)> =
+            timeline.points.iter().map(|point| (point.seq.0, point.tokens)).collect();
+        assert_eq!(tokens, [(1, Some(98)), (3, Some(20))]);
+    }
+}

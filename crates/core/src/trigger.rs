@@ -1,0 +1,504 @@
+//! Triggers: something happens, and a session is opened or addressed. What a trigger did is a session of its own: each
+//! firing is an entry, and so is what became of it. [`TriggerState`] is the fold of those entries, and [`next_steps`] says,
+//! without any effect, what is to be done next; so a server that takes over after a crash stands where the other one stood.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::content::Json;
+use crate::entry::{Body, CustomInfo, Entry};
+use crate::id::{EntryId, Seq, SessionId, TimestampMs};
+
+/// The `custom_type` of a trigger's entries.
+pub const TRIGGER_INFO: &str = "sapwood.trigger";
+/// Longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 48;
+/// Largest payload, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
+/// Longest text that one placeholder becomes, in characters.
+const FIELD_CHARS_MAX: usize = 16_000;
+/// Longest template, in bytes.
+const PROMPT_BYTES_MAX: usize = 64 << 10;
+/// Firings that run side by side at most.
+pub const PARALLEL_MAX: usize = 16;
+/// How many times its debounce a firing waits at most, while others keep coming.
+const DEBOUNCES_MAX: i64 = 10;
+const HOUR_MS: i64 = 3_600_000;
+
+/// What becomes of a firing while an earlier one is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conflict {
+    /// It waits.
+    #[default]
+    Queue,
+    /// It is left out.
+    Skip,
+    /// It runs beside it, in a session of its own.
+    Parallel,
+}
+
+/// What becomes of times that passed while nobody was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// All of them fire once.
+    #[default]
+    Once,
+    Skip,
+}
+
+/// Which session a firing goes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A new one for each firing.
+    New,
+    /// This one, which is opened if it is not there.
+    Session(SessionId),
+}
+
+/// What a trigger does when it fires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trigger {
+    /// Lower-case words joined by hyphens.
+    pub name: String,
+    pub target: Target,
+    /// What is said, with placeholders: `{{payload.branch}}`, `{{payload}}`, `{{trigger}}`, `{{fired_at}}`.
+    pub prompt: String,
+    /// Firings closer together than this become one.
+    pub debounce_ms: u64,
+    pub conflict: Conflict,
+    /// What keeps triggers that set each other off from going round for ever.
+    pub per_hour_max: u32,
+}
+
+impl Trigger {
+    /// Why the trigger cannot be used.
+    pub fn mistake(&self) -> Option<String> {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
+            return Some(format!(
+                "its name takes 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"
+            ));
+        }
+        if self.conflict == Conflict::Parallel && self.target != Target::New {
+            return Some(
+                "conflict = \"parallel\" needs a session for each firing: leave session out".to_owned(),
+            );
+        }
+        if self.per_hour_max == 0 {
+            return Some("per_hour_max is at least 1".to_owned());
+        }
+        if self.prompt.len() > PROMPT_BYTES_MAX {
+            return Some(format!("its prompt is over {PROMPT_BYTES_MAX} bytes"));
+        }
+        unknown_placeholder(&self.prompt).map(|name| {
+            format!("its prompt has {{{{{name}}}}}; there are payload, payload.FIELD, trigger and fired_at")
+        })
+    }
+
+    /// The session that keeps what the trigger did.
+    pub fn log_id(&self) -> String {
+        log_id(&self.name)
+    }
+
+    pub fn target_of(&self, firing: Seq) -> String {
+        match &self.target {
+            Target::Session(session) => session.to_string(),
+            Target::New => format!("{}.{firing}", self.log_id()),
+        }
+    }
+
+    /// What is said when it fires.
+    pub fn words(&self, firing: &Firing) -> String {
+        let mut words = String::new();
+        for piece in pieces(&self.prompt) {
+            match piece {
+                Piece::Text(text) => words.push_str(text),
+                Piece::Name("trigger") => words.push_str(&self.name),
+                Piece::Name("fired_at") => words.push_str(&firing.at.0.to_string()),
+                Piece::Name(path) => words.push_str(&field_text(&firing.payload, path)),
+            }
+        }
+        words
+    }
+}
+
+/// The id of the session that keeps what a trigger of this name did.
+pub fn log_id(name: &str) -> String {
+    format!("trigger.{name}")
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Name(&'a str),
+}
+
+fn pieces(template: &str) -> Vec<Piece<'_>> {
+    let (mut found, mut rest) = (Vec::new(), template);
+    while let Some((before, after)) = rest.split_once("{{") {
+        let Some((name, tail)) = after.split_once("}}") else { break };
+        found.push(Piece::Text(before));
+        found.push(Piece::Name(name.trim()));
+        rest = tail;
+    }
+    found.push(Piece::Text(rest));
+    found
+}
+
+fn unknown_placeholder(template: &str) -> Option<String> {
+    let is_known = |name: &str| {
+        let is_field =
+            name.strip_prefix("payload.").is_some_and(|path| path.split('.').all(|key| !key.is_empty()));
+        matches!(name, "payload" | "trigger" | "fired_at") || is_field
+    };
+    pieces(template).into_iter().find_map(|piece| match piece {
+        Piece::Name(name) if !is_known(name) => Some(name.chars().take(40).collect()),
+        Piece::Name(_) | Piece::Text(_) => None,
+    })
+}
+
+/// A field of the payload as text: words as they are, anything else as JSON.
+fn field_text(payload: &Value, path: &str) -> String {
+    let keys = path.split('.').skip(1);
+    let found = keys.into_iter().fold(payload, |value, key| match value {
+        Value::Array(items) => key.parse::<usize>().ok().and_then(|at| items.get(at)).unwrap_or(&Value::Null),
+        value => &value[key],
+    });
+    let text = match found {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    text.chars().take(FIELD_CHARS_MAX).collect()
+}
+
+/// How far a trigger has looked at what sets it off.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mark {
+    /// The last time of the calendar that was dealt with, or when it was first looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimestampMs>,
+    /// The last entry of another session that was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    /// Files and what they looked like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<BTreeMap<String, String>>,
+}
+
+/// One entry of a trigger's log. A firing is known by the seq of its `due`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum TriggerNote {
+    /// From here on it looks.
+    Armed {
+        mark: Mark,
+    },
+    /// It fires.
+    Due {
+        payload: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mark: Option<Mark>,
+    },
+    /// Its words are in a session's queue, as this entry.
+    Sent {
+        firing: Seq,
+        session: SessionId,
+        input: EntryId,
+    },
+    /// What came of them: `completed`, `failed`, `waiting` …
+    Ended {
+        firing: Seq,
+        outcome: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+    },
+    Skipped {
+        firing: Seq,
+        why: String,
+    },
+}
+
+impl TriggerNote {
+    pub fn to_info(&self) -> CustomInfo {
+        let data = serde_json::to_value(self).unwrap_or_default();
+        CustomInfo { custom_type: TRIGGER_INFO.to_owned(), data: Json::from_value(&data) }
+    }
+
+    pub fn from_info(info: &CustomInfo) -> Option<Self> {
+        (info.custom_type == TRIGGER_INFO).then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    }
+}
+
+impl std::fmt::Display for TriggerNote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TriggerNote::Armed { .. } => f.write_str("armed"),
+            TriggerNote::Due { payload, .. } => {
+                write!(f, "fires: {}", payload.to_string().chars().take(200).collect::<String>())
+            }
+            TriggerNote::Sent { firing, session, .. } => {
+                write!(f, "firing {firing} goes to session {session}")
+            }
+            TriggerNote::Ended { firing, outcome, code: None } => write!(f, "firing {firing}: {outcome}"),
+            TriggerNote::Ended { firing, outcome, code: Some(code) } => {
+                write!(f, "firing {firing}: {outcome} ({code})")
+            }
+            TriggerNote::Skipped { firing, why } => write!(f, "firing {firing} is left out: {why}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    pub seq: Seq,
+    pub at: TimestampMs,
+    pub payload: Value,
+    /// Where its words are; none before they are sent.
+    pub sent: Option<SentTo>,
+}
+
+/// A session, and the entry in its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentTo {
+    pub session: SessionId,
+    pub input: EntryId,
+}
+
+/// The last firing that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LastFiring {
+    pub firing: Seq,
+    pub at: TimestampMs,
+    pub outcome: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+}
+
+/// A trigger as its log shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TriggerState {
+    /// The last entry that was folded.
+    pub head: Seq,
+    pub mark: Option<Mark>,
+    /// Firings that are not over, oldest first.
+    pub open: BTreeMap<Seq, Firing>,
+    pub last: Option<LastFiring>,
+    /// When the firings of the last hour were sent.
+    sent_at: VecDeque<TimestampMs>,
+}
+
+impl TriggerState {
+    pub fn apply(&mut self, entry: &Entry) {
+        self.head = entry.meta.seq;
+        let Body::CustomInfo(info) = &entry.body else { return };
+        let (seq, at) = (entry.meta.seq, entry.meta.at);
+        match TriggerNote::from_info(info) {
+            None => {}
+            Some(TriggerNote::Armed { mark }) => self.mark = Some(mark),
+            Some(TriggerNote::Due { payload, mark }) => {
+                self.open.insert(seq, Firing { seq, at, payload, sent: None });
+                if mark.is_some() {
+                    self.mark = mark;
+                }
+            }
+            Some(TriggerNote::Sent { firing, session, input }) => {
+                if let Some(firing) = self.open.get_mut(&firing) {
+                    firing.sent = Some(SentTo { session, input });
+                    self.sent_at.push_back(at);
+                    let is_old = |sent: &TimestampMs| sent.0 < at.0 - HOUR_MS;
+                    while self.sent_at.front().is_some_and(is_old) {
+                        self.sent_at.pop_front();
+                    }
+                }
+            }
+            Some(TriggerNote::Ended { firing, outcome, .. }) => self.close(firing, outcome),
+            Some(TriggerNote::Skipped { firing, why }) => self.close(firing, format!("skipped: {why}")),
+        }
+    }
+
+    fn close(&mut self, firing: Seq, outcome: String) {
+        if let Some(Firing { seq, at, sent, .. }) = self.open.remove(&firing) {
+            let session = sent.map(|sent| sent.session);
+            self.last = Some(LastFiring { firing: seq, at, outcome, session });
+        }
+    }
+
+    fn sent_in_hour(&self, now: TimestampMs) -> usize {
+        self.sent_at.iter().filter(|sent| sent.0 >= now.0 - HOUR_MS).count()
+    }
+
+    pub fn waiting(&self) -> impl Iterator<Item = &Firing> {
+        self.open.values().filter(|firing| firing.sent.is_none())
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = &Firing> {
+        self.open.values().filter(|firing| firing.sent.is_some())
+    }
+}
+
+/// What is to be done about a firing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    Send(Seq),
+    Skip(Seq, String),
+}
+
+/// What is to be done now, and in how many milliseconds to ask again if nothing else happens.
+pub fn next_steps(trigger: &Trigger, state: &TriggerState, now: TimestampMs) -> (Vec<Step>, Option<u64>) {
+    let waiting: Vec<&Firing> = state.waiting().collect();
+    let (Some(first), Some(newest)) = (waiting.first(), waiting.last()) else { return (Vec::new(), None) };
+    if trigger.debounce_ms > 0 {
+        let debounce = i64::try_from(trigger.debounce_ms).unwrap_or(i64::MAX);
+        let quiet_at = newest.at.0.saturating_add(debounce);
+        let latest = first.at.0.saturating_add(debounce.saturating_mul(DEBOUNCES_MAX));
+        let left = quiet_at.min(latest) - now.0;
+        if left > 0 {
+            return (Vec::new(), Some(left.unsigned_abs()));
+        }
+        if waiting.len() > 1 {
+            let merged = |firing: &&Firing| Step::Skip(firing.seq, format!("merged into {}", newest.seq));
+            return (waiting[..waiting.len() - 1].iter().map(merged).collect(), Some(0));
+        }
+    }
+    let running = state.running().count();
+    let room = match trigger.conflict {
+        Conflict::Parallel => PARALLEL_MAX.saturating_sub(running),
+        Conflict::Queue | Conflict::Skip => 1_usize.saturating_sub(running),
+    };
+    let allowed = (trigger.per_hour_max as usize).saturating_sub(state.sent_in_hour(now));
+    let mut steps = Vec::new();
+    for (at, firing) in waiting.iter().enumerate() {
+        if at >= allowed {
+            let why = format!("more than {} an hour", trigger.per_hour_max);
+            steps.push(Step::Skip(firing.seq, why));
+        } else if at < room {
+            steps.push(Step::Send(firing.seq));
+        } else if trigger.conflict == Conflict::Skip {
+            steps.push(Step::Skip(firing.seq, "an earlier one still runs".to_owned()));
+        }
+    }
+    (steps, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Meta;
+    use crate::{Kind, Principal};
+
+    fn trigger(conflict: Conflict, debounce_ms: u64) -> Trigger {
+        let prompt = "{{payload.a}}".to_owned();
+        let name = "t".to_owned();
+        Trigger { name, target: Target::New, prompt, debounce_ms, conflict, per_hour_max: 100 }
+    }
+
+    fn due() -> TriggerNote {
+        TriggerNote::Due { payload: serde_json::json!({}), mark: None }
+    }
+
+    fn sent(firing: u32) -> TriggerNote {
+        let input = EntryId::mint(TimestampMs(0), 0);
+        TriggerNote::Sent { firing: Seq(firing), session: "s".parse().unwrap(), input }
+    }
+
+    fn ended(firing: u32) -> TriggerNote {
+        TriggerNote::Ended { firing: Seq(firing), outcome: "completed".into(), code: None }
+    }
+
+    /// Entries a second apart.
+    fn fold(notes: &[TriggerNote]) -> TriggerState {
+        let mut state = TriggerState::default();
+        for (at, note) in notes.iter().enumerate() {
+            let seq = at as u32 + 1;
+            let at = TimestampMs(i64::from(seq) * 1_000);
+            let meta = Meta {
+                seq: Seq(seq),
+                id: EntryId::mint(at, 0),
+                parent: None,
+                at,
+                by: Principal::System,
+                turn: None,
+                kind: Kind::CustomInfo,
+            };
+            state.apply(&Entry { meta, body: note.to_info().into() });
+        }
+        state
+    }
+
+    fn steps(trigger: &Trigger, notes: &[TriggerNote], now_ms: i64) -> Vec<Step> {
+        next_steps(trigger, &fold(notes), TimestampMs(now_ms)).0
+    }
+
+    #[test]
+    fn a_firing_is_sent_once() {
+        let queue = trigger(Conflict::Queue, 0);
+        assert_eq!(steps(&queue, &[due()], 9_000), [Step::Send(Seq(1))]);
+        assert_eq!(steps(&queue, &[due(), sent(1)], 9_000), []);
+        assert_eq!(steps(&queue, &[due(), sent(1), ended(1)], 9_000), []);
+    }
+
+    #[test]
+    fn a_second_one_waits_is_left_out_or_runs_beside_it() {
+        let notes = [due(), sent(1), due(), due()];
+        let skip = |seq| Step::Skip(Seq(seq), "an earlier one still runs".to_owned());
+        assert_eq!(steps(&trigger(Conflict::Queue, 0), &notes, 9_000), []);
+        assert_eq!(steps(&trigger(Conflict::Skip, 0), &notes, 9_000), [skip(3), skip(4)]);
+        let both = [Step::Send(Seq(3)), Step::Send(Seq(4))];
+        assert_eq!(steps(&trigger(Conflict::Parallel, 0), &notes, 9_000), both);
+    }
+
+    #[test]
+    fn firings_close_together_become_one_but_do_not_wait_for_ever() {
+        let debounced = trigger(Conflict::Queue, 5_000);
+        let (none, wait) = next_steps(&debounced, &fold(&[due(), due()]), TimestampMs(4_000));
+        assert_eq!((none, wait), (Vec::new(), Some(3_000)));
+        let merged = Step::Skip(Seq(1), "merged into 2".to_owned());
+        assert_eq!(steps(&debounced, &[due(), due()], 8_000), [merged]);
+        // One comes every second, and still it fires in the end.
+        let many: Vec<TriggerNote> = (0..60).map(|_| due()).collect();
+        assert!(!steps(&debounced, &many, 60_000).is_empty());
+    }
+
+    #[test]
+    fn an_hour_takes_only_so_many() {
+        let few = Trigger { per_hour_max: 1, ..trigger(Conflict::Queue, 0) };
+        let notes = [due(), sent(1), ended(1), due()];
+        assert_eq!(steps(&few, &notes, 9_000), [Step::Skip(Seq(4), "more than 1 an hour".to_owned())]);
+        assert_eq!(steps(&few, &notes, 9_000 + HOUR_MS), [Step::Send(Seq(4))]);
+    }
+
+    #[test]
+    fn words_are_filled_in_from_the_payload() {
+        let payload = r#"{"branch": "main", "build": {"log": ["a", "b"]}, "n": 3}"#;
+        let firing = Firing {
+            seq: Seq(7),
+            at: TimestampMs(5),
+            payload: serde_json::from_str(payload).unwrap(),
+            sent: None,
+        };
+        let say =
+            |prompt: &str| Trigger { prompt: prompt.into(), ..trigger(Conflict::Queue, 0) }.words(&firing);
+        assert_eq!(say("{{trigger}}: {{ payload.branch }} at {{fired_at}}"), "t: main at 5");
+        assert_eq!(say("{{payload.build.log.1}} {{payload.n}} [{{payload.none.x}}]"), "b 3 []");
+        assert!(say("{{payload}}").contains("\"branch\""));
+        assert_eq!(say("an open {{ stays"), "an open {{ stays");
+    }
+
+    #[test]
+    fn mistakes_of_a_trigger_are_found() {
+        assert_eq!(trigger(Conflict::Parallel, 0).mistake(), None);
+        let fixed = Target::Session("s".parse().unwrap());
+        let mistakes = [
+            Trigger { name: "A b".into(), ..trigger(Conflict::Queue, 0) },
+            Trigger { target: fixed, ..trigger(Conflict::Parallel, 0) },
+            Trigger { prompt: "{{secrets}}".into(), ..trigger(Conflict::Queue, 0) },
+            Trigger { per_hour_max: 0, ..trigger(Conflict::Queue, 0) },
+        ];
+        assert!(mistakes.iter().all(|one| one.mistake().is_some()));
+    }
+}

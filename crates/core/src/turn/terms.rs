@@ -1,0 +1,90 @@
+//! What one turn is run with beyond its session's agent: another model, other instructions, tools of the caller's own. It is
+//! written down as the turn begins, so that whoever carries the turn on, in whatever process, runs it on the same terms.
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::Json;
+use crate::entry::{Body, CustomInfo};
+use crate::port::model::Thinking;
+use crate::port::tool::{Replay, ToolSpec, Touch};
+
+/// The type of the entry that holds them.
+const CUSTOM_TYPE: &str = "turn_terms";
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// In the place of the session's system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens_max: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<CallersTool>,
+}
+
+/// A tool that whoever began the turn runs: the turn ends with the call, and the next one begins with its result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallersTool {
+    pub name: String,
+    #[serde(default)]
+    pub description: String,
+    pub input_schema: Json,
+}
+
+impl CallersTool {
+    pub fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            input_schema: self.input_schema.clone(),
+            touch: Touch::Callers,
+            replay: Replay::Never,
+        }
+    }
+}
+
+impl Terms {
+    /// The entry that says so; none where there is nothing to say.
+    pub fn to_info(&self) -> Option<CustomInfo> {
+        let data = serde_json::to_value(self).ok().filter(|_| *self != Self::default())?;
+        Some(CustomInfo { custom_type: CUSTOM_TYPE.to_owned(), data: Json::from_value(&data) })
+    }
+
+    /// The terms that a turn's entries name.
+    pub fn of<'a>(bodies: impl IntoIterator<Item = &'a Body>) -> Self {
+        let found = bodies.into_iter().find_map(|body| match body {
+            Body::CustomInfo(info) if info.custom_type == CUSTOM_TYPE => Some(info.data.to_value()),
+            _ => None,
+        });
+        found.and_then(|data| serde_json::from_value(data).ok()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_read_back_as_they_were_written_and_no_terms_leave_nothing() {
+        let schema = Json::parse(r#"{"type":"object"}"#).unwrap();
+        let tool =
+            CallersTool { name: "weather".to_owned(), description: String::new(), input_schema: schema };
+        let terms = Terms {
+            model: Some("demo".to_owned()),
+            temperature: Some(0.5),
+            tools: vec![tool],
+            ..Terms::default()
+        };
+        let info = terms.to_info().unwrap();
+        assert_eq!(Terms::of(&[info.into()]), terms);
+        assert_eq!(Terms::default().to_info(), None);
+        assert_eq!(Terms::of(&[]), Terms::default());
+    }
+}

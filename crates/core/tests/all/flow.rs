@@ -1,0 +1,530 @@
+//! Flows: what is wrong with a graph is said, roles and handoffs do what they should, and from every prefix of a run's log
+//! the run goes on to the same end without beginning any visit twice.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use sapwood_core::content::ToolCall;
+use sapwood_core::fixture::Dice;
+use sapwood_core::flow::graph::{Consent, Feedback, FlowRole};
+use sapwood_core::flow::post::HandoffTarget;
+use sapwood_core::flow::words::{entry_note, render_prompt, standing, system_prompt};
+use sapwood_core::flow::*;
+use sapwood_core::{Agent, Json};
+
+use super::cases_of;
+
+fn node(id: &str) -> Node {
+    Node { handoff: HandoffBy::Tool, role: Some(id.to_owned()), ..Node::new(id, NodeKind::Agent) }
+}
+
+fn edge(from: &str, to: &str) -> Edge {
+    Edge { from: from.into(), to: to.into(), kind: EdgeKind::Forward, artifact: None }
+}
+
+fn back(from: &str, to: &str) -> Edge {
+    Edge { kind: EdgeKind::Backward, ..edge(from, to) }
+}
+
+/// `a>b b>c c<b`: forward and backward edges; nodes in the order in which they are named.
+fn flow(edges: &str) -> Flow {
+    let mut flow = Flow { id: "f".into(), ..Flow::default() };
+    flow.agents.insert("default".into(), Agent::default());
+    for word in edges.split_whitespace() {
+        let (ends, kind) = match word.split_once('>') {
+            Some(ends) => (ends, EdgeKind::Forward),
+            None => (word.split_once('<').unwrap(), EdgeKind::Backward),
+        };
+        for id in [ends.0, ends.1] {
+            if flow.node(id).is_none() {
+                let kind = match id {
+                    "in" => NodeKind::Input,
+                    "out" => NodeKind::Output,
+                    _ => NodeKind::Agent,
+                };
+                flow.nodes.push(if kind == NodeKind::Agent { node(id) } else { Node::new(id, kind) });
+            }
+        }
+        flow.edges.push(Edge { kind, ..edge(ends.0, ends.1) });
+    }
+    flow
+}
+
+fn started(flow: Flow) -> RunEvent {
+    RunEvent::Started {
+        flow: Box::new(flow),
+        input: "the input".into(),
+        improve: false,
+        cwd: None,
+        mirror: None,
+    }
+}
+
+fn begin(flow: Flow) -> (Machine, Step) {
+    assert_eq!(flow.mistakes(), []);
+    Machine::begin("r", started(flow))
+}
+
+fn visits(step: &Step) -> Vec<String> {
+    let visit = |effect: &Effect| match effect {
+        Effect::Visit(key) => Some(format!("{}{}", key.node, key.visit)),
+        Effect::CancelVisits => None,
+    };
+    step.effects.iter().filter_map(visit).collect()
+}
+
+fn handed(to: &[&str]) -> VisitResult {
+    let to = to.iter().map(|node| ((*node).to_owned(), Artifact::of_text("a", "text"))).collect();
+    VisitResult::Handed(Handed { to, said: "done".into(), ..Handed::default() })
+}
+
+fn closed() -> VisitResult {
+    VisitResult::Handed(Handed { closed: Some("no use".into()), ..Handed::default() })
+}
+
+fn tell(machine: &mut Machine, node: &str, result: VisitResult) -> Step {
+    let state = &machine.state().nodes[node];
+    let key = VisitKey { node: node.into(), visit: state.visits, attempt: state.attempt };
+    machine.advance(Input::Visited { key, result })
+}
+
+fn status(machine: &Machine, node: &str) -> NodeStatus {
+    machine.state().status_of(node)
+}
+
+fn outcome(machine: &Machine) -> Option<RunOutcome> {
+    machine.state().ended.as_ref().map(|ended| ended.outcome)
+}
+
+fn mistakes(flow: &Flow) -> Vec<String> {
+    flow.mistakes().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn every_mistake_of_a_graph_is_named_before_anything_runs() {
+    let mut wrong = flow("in>a a>b");
+    wrong.edges.push(edge("b", "nowhere"));
+    wrong.nodes.push(node("a"));
+    wrong.nodes[2].agent = Some("ghost".into());
+    wrong.roles.insert("a".into(), FlowRole { readings: vec!["charter".into()], ..FlowRole::default() });
+    wrong.nodes[1].prompt = Some("see {{ghost}}".into());
+    let expected = [
+        "node a: its prompt names {{ghost}}, and there is no such node",
+        "node b: there is no agent ghost",
+        "node a: its id is given twice",
+        "edge b → nowhere: there is no node nowhere",
+        "role a: the required reading charter is missing",
+    ];
+    assert_eq!(mistakes(&wrong), expected);
+    assert_eq!(
+        mistakes(&flow("in>a a>b b>c c>a")),
+        ["the flow: a, b, c go round in a circle; mark the edge that leads back"]
+    );
+    assert_eq!(mistakes(&flow("in>a a>b b>c c<a")), Vec::<String>::new());
+    assert_eq!(mistakes(&flow("in>a in>b b<a")), ["edge b → a: it leads back, and no way leads from a here"]);
+    assert_eq!(mistakes(&flow("in>a b>c")), ["node b: nothing leads to it", "node c: nothing leads to it"]);
+    let mut two = flow("in>a a>b");
+    two.nodes[2].role = Some("a".into());
+    two.nodes[2].agent = Some("other".into());
+    two.agents.insert("other".into(), Agent::default());
+    let why = "node b: it shares its session with a node of agent default, and names agent other";
+    assert_eq!(mistakes(&two), [why]);
+}
+
+#[test]
+fn nodes_fan_out_side_by_side_and_a_join_waits_for_all() {
+    let mut split = flow("in>a a>b a>c b>d c>d d>out");
+    split.nodes.iter_mut().find(|node| node.id == "d").unwrap().join = Join::All;
+    let (mut machine, first) = begin(split);
+    assert_eq!(visits(&first), ["a1"]);
+    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b", "c"]))), ["b1", "c1"]);
+    assert!(visits(&tell(&mut machine, "b", handed(&["d"]))).is_empty());
+    assert_eq!(visits(&tell(&mut machine, "c", handed(&["d"]))), ["d1"]);
+    let received: Vec<&str> =
+        machine.state().nodes["d"].received.iter().map(|item| item.from.as_str()).collect();
+    assert_eq!(received, ["b", "c"]);
+    tell(&mut machine, "d", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+    assert_eq!(machine.state().results().len(), 1);
+}
+
+#[test]
+fn what_goes_back_reopens_the_way_and_the_sender_waits() {
+    let (mut machine, _) = begin(flow("in>a a>b b>c c>out c<a a>x"));
+    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b", "x"]))), ["b1", "x1"]);
+    tell(&mut machine, "x", closed());
+    assert_eq!(visits(&tell(&mut machine, "b", handed(&["c"]))), ["c1"]);
+    assert_eq!(visits(&tell(&mut machine, "c", handed(&["a"]))), ["a2"]);
+    assert_eq!((status(&machine, "c"), status(&machine, "b")), (NodeStatus::Holding, NodeStatus::Idle));
+    let state = machine.state();
+    let key = VisitKey { node: "a".into(), visit: 2, attempt: 1 };
+    let post = Post::of(state, state.any_node("a").unwrap(), &key);
+    let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
+    assert_eq!(owed, ["b"], "what went elsewhere stays done");
+    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b"]))), ["b2"]);
+    assert_eq!(visits(&tell(&mut machine, "b", handed(&["c"]))), ["c2"]);
+    tell(&mut machine, "c", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+}
+
+#[test]
+fn nodes_of_one_role_take_turns_and_share_its_session() {
+    let mut shared = flow("in>a in>b a>out b>out");
+    shared.nodes.iter_mut().filter(|node| node.kind == NodeKind::Agent).for_each(|node| {
+        node.role = Some("owner".into());
+    });
+    let (mut machine, first) = begin(shared);
+    assert_eq!(visits(&first), ["a1"]);
+    let state = machine.state();
+    let sessions: Vec<String> =
+        ["a", "b"].iter().map(|id| state.session_of(state.any_node(id).unwrap())).collect();
+    assert_eq!(sessions, ["r__owner", "r__owner"]);
+    assert_eq!(visits(&tell(&mut machine, "a", handed(&["out"]))), ["b1"]);
+}
+
+#[test]
+fn a_node_has_the_session_it_names_its_roles_or_its_own() {
+    let own = Node::new("n", NodeKind::Agent);
+    let of_role = Node { role: Some("owner_2".into()), ..own.clone() };
+    let named = Node { session_id: Some("desk".into()), ..of_role.clone() };
+    let branch = Node { fork_from: Some("owner_2".into()), ..of_role.clone() };
+    let sessions: Vec<String> = [own, of_role, named, branch].iter().map(|node| node.session("r")).collect();
+    assert_eq!(sessions, ["r__at.n", "r__owner_2", "desk", "r__at.n"]);
+}
+
+#[test]
+fn what_is_closed_skips_what_only_it_leads_to() {
+    let (mut machine, _) = begin(flow("in>a in>b a>c c>d b>d d>out"));
+    assert!(visits(&tell(&mut machine, "a", closed())).is_empty());
+    assert_eq!(status(&machine, "c"), NodeStatus::Skipped);
+    assert_eq!(visits(&tell(&mut machine, "b", handed(&["d"]))), ["d1"]);
+    tell(&mut machine, "d", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+}
+
+#[test]
+fn a_run_that_waits_for_nobody_says_so_and_can_be_tried_again() {
+    let (mut machine, _) = begin(flow("in>a a>out"));
+    let waits = VisitResult::Handed(Handed { waits: Some("a sign".into()), ..Handed::default() });
+    tell(&mut machine, "a", waits);
+    assert_eq!(machine.state().ended.as_ref().unwrap().code.as_deref(), Some("flow.stalled"));
+    let step = machine.retry();
+    assert_eq!(visits(&step), ["a1"]);
+    tell(&mut machine, "a", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+}
+
+#[test]
+fn a_failed_node_lets_the_others_finish_and_is_tried_again_when_resumed() {
+    let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
+    let failed = VisitResult::Failed { code: "model.unreachable".into(), message: "no answer".into() };
+    tell(&mut machine, "a", failed);
+    assert_eq!(outcome(&machine), None);
+    tell(&mut machine, "b", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Failed));
+    let step = machine.retry();
+    assert_eq!((visits(&step), machine.state().nodes["a"].attempt), (vec!["a1".to_owned()], 2));
+    tell(&mut machine, "a", handed(&["out"]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+}
+
+#[test]
+fn who_is_asked_is_looked_at_once_more_before_the_runner_leaves() {
+    let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
+    let asks = || VisitResult::Waits { approvals: vec!["p".into()] };
+    tell(&mut machine, "a", asks());
+    let step = tell(&mut machine, "b", handed(&["out"]));
+    assert_eq!(visits(&step), ["a1"]);
+    let step = tell(&mut machine, "a", asks());
+    assert!(step.effects.is_empty() && step.events.is_empty() && machine.is_idle(), "{step:?}");
+    assert_eq!((outcome(&machine), status(&machine, "a")), (None, NodeStatus::Waiting));
+}
+
+#[test]
+fn a_cancelled_run_ends_when_nothing_runs_any_more() {
+    let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
+    assert_eq!(machine.advance(Input::CancelAsked).effects, [Effect::CancelVisits]);
+    let stopped = || VisitResult::Failed { code: "turn.cancelled".into(), message: String::new() };
+    tell(&mut machine, "a", stopped());
+    assert_eq!(outcome(&machine), None);
+    tell(&mut machine, "b", stopped());
+    assert_eq!(outcome(&machine), Some(RunOutcome::Cancelled));
+}
+
+#[test]
+fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
+    let mut looks = flow("in>a a>b b>out");
+    looks.nodes[2].role = Some("a".into());
+    looks.nodes.push(node("c"));
+    looks.edges.push(edge("b", "c"));
+    let feedback = Feedback { role: "critic".into(), agent: None, prompt: None };
+    looks.improvement = Some(Improvement { feedback: Some(feedback), ..Improvement::default() });
+    let started = RunEvent::Started {
+        flow: Box::new(looks),
+        input: String::new(),
+        improve: true,
+        cwd: None,
+        mirror: None,
+    };
+    let (mut machine, _) = Machine::begin("r", started);
+    tell(&mut machine, "a", handed(&["b"]));
+    tell(&mut machine, "b", handed(&["out", "c"]));
+    let step = tell(&mut machine, "c", closed());
+    assert_eq!(visits(&step), ["@improve.a1"], "one role after the other");
+    let state = machine.state();
+    assert_eq!(state.session_of(state.any_node("@improve.a").unwrap()), "r__a");
+    assert_eq!(visits(&tell(&mut machine, "@improve.a", handed(&[]))), ["@improve.c1"]);
+    assert_eq!(visits(&tell(&mut machine, "@improve.c", handed(&[]))), ["@feedback1"]);
+    let state = machine.state();
+    assert_eq!(state.session_of(state.any_node("@feedback").unwrap()), "r__fresh.critic");
+    assert_eq!(state.findings(), [("a", "done"), ("c", "done")]);
+    tell(&mut machine, "@feedback", handed(&[]));
+    assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+}
+
+fn post() -> Post {
+    let mut graph = flow("in>a a>b a>c b>out c>out b<a");
+    graph.edges[1].artifact = Some("plan.md".into());
+    let (machine, _) = begin(graph);
+    let key = VisitKey { node: "a".into(), visit: 1, attempt: 1 };
+    Post::of(machine.state(), machine.state().any_node("a").unwrap(), &key)
+}
+
+fn to(node: &str, artifact: &str) -> HandoffTarget {
+    HandoffTarget { node: node.into(), artifact: artifact.into(), content: Some("text".into()) }
+}
+
+fn targets(targets: Vec<HandoffTarget>) -> Handoff {
+    Handoff { targets, ..Handoff::default() }
+}
+
+#[test]
+fn a_wrong_handoff_is_told_what_is_wrong_with_it() {
+    let post = post();
+    let why = |handoff: Handoff| post.check(&handoff).unwrap_err();
+    assert!(why(Handoff::default()).starts_with("give exactly one of"));
+    let both = Handoff { closed: Some("x".into()), ..targets(vec![to("b", "plan.md")]) };
+    assert!(why(both).starts_with("give exactly one of"));
+    assert_eq!(why(targets(vec![to("z", "n")])), "z is no target of this node; forward targets: b, c");
+    assert_eq!(
+        why(targets(vec![to("b", "n")])),
+        "the artifact for b has to be called plan.md, and is called n"
+    );
+    let empty = HandoffTarget { content: Some(" ".into()), ..to("c", "n") };
+    assert_eq!(why(targets(vec![empty])), "the artifact for c is empty");
+    assert_eq!(why(targets(vec![to("c", "n"), to("c", "n")])), "c is named twice");
+    assert_eq!(post.check(&targets(vec![to("b", "plan.md")])), Ok(()));
+}
+
+#[test]
+fn a_node_owes_every_forward_edge_unless_it_chooses() {
+    let mut post = post();
+    let first = [targets(vec![to("b", "plan.md")])];
+    let owed: Vec<&str> = post.owed(&first).iter().map(|target| target.node.as_str()).collect();
+    assert_eq!(owed, ["c"]);
+    assert!(!post.is_ended_by(&first));
+    post.route = Route::Any;
+    assert!(post.is_ended_by(&first));
+    assert!(post.is_ended_by(&[Handoff { closed: Some("x".into()), ..Handoff::default() }]));
+}
+
+#[test]
+fn a_person_is_asked_about_what_goes_forward_and_about_nothing_else() {
+    let mut post = post();
+    post.consent = Consent::Person;
+    post.backward = vec!["z".into()];
+    let call = |input: &str| ToolCall {
+        call_id: "c".into(),
+        name: HANDOFF_TOOL.into(),
+        input: Json::parse(input).unwrap(),
+    };
+    let asked = |input: &str| post.question(&call(input)).is_some();
+    assert!(asked(r#"{"targets":[{"node":"c","artifact":"n"}]}"#));
+    assert!(asked(r#"{"prompt":"which one?"}"#));
+    assert!(!asked(r#"{"targets":[{"node":"z","artifact":"n"}]}"#));
+    assert!(!asked(r#"{"closed":"done"}"#));
+}
+
+#[test]
+fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
+    let mut graph = flow("in>a a>b b>out");
+    graph.name = Some("Report".into());
+    graph.roles.insert(
+        "a".into(),
+        FlowRole {
+            description: Some("You keep it short.".into()),
+            readings: vec!["charter".into()],
+            agent: None,
+        },
+    );
+    graph.readings.insert("charter".into(), "Be kind.".into());
+    graph.nodes[1].prompt = Some("Write about {{input}}.".into());
+    let (machine, _) = begin(graph);
+    let (state, key) = (machine.state(), VisitKey { node: "a".into(), visit: 1, attempt: 1 });
+    let node = state.any_node("a").unwrap();
+    let post = Post::of(state, node, &key);
+    let prompt = system_prompt(state, node, Some("Agent's own."));
+    for part in [
+        "You are a in the flow \"Report\"",
+        "keep it short",
+        "Agent's own.",
+        "records/r/a",
+        "`handoff`",
+        "## charter\n\nBe kind.",
+    ] {
+        assert!(prompt.contains(part), "{part} is missing: {prompt}");
+    }
+    let note = entry_note(state, node, &post);
+    for part in [
+        "You enter node a",
+        "first visit",
+        "Received from in: input (9 bytes)\nthe input",
+        "Owed: a handoff to b.",
+    ] {
+        assert!(note.contains(part), "{part} is missing: {note}");
+    }
+    assert_eq!(render_prompt(state, node), "Write about the input.");
+    let facts = standing(&post, &[], "the words");
+    for part in [
+        "Flow: Report",
+        "Role: a",
+        "Node: a (visit 1)",
+        "Record folder: records/r/a",
+        "word for word:\nthe words",
+    ] {
+        assert!(facts.contains(part), "{part} is missing: {facts}");
+    }
+}
+
+/// A random graph in which every node can be reached.
+fn random_flow(dice: &mut Dice) -> Flow {
+    let count = 1 + dice.below(5);
+    let name = |at: usize| format!("n{at}");
+    let mut flow = flow("in>n0");
+    for at in 1..count {
+        let mut role = node(&name(at));
+        role.role = Some(format!("role_{}", dice.below(3)));
+        role.join = if dice.below(2) == 0 { Join::All } else { Join::Any };
+        role.route = if dice.below(4) == 0 { Route::Any } else { Route::All };
+        flow.nodes.push(role);
+        let first = dice.below(at);
+        flow.edges.push(edge(&name(first), &name(at)));
+        for other in (0..at).filter(|other| *other != first) {
+            if dice.below(3) == 0 {
+                flow.edges.push(edge(&name(other), &name(at)));
+            }
+        }
+        if dice.below(3) == 0 && !flow.edges_between(&name(0), &name(at)).is_empty() {
+            flow.edges.push(back(&name(at), &name(0)));
+        }
+    }
+    flow
+}
+
+/// What roles do, the same for the same visit whoever makes it, and how often each visit was begun.
+struct Roles {
+    seed: u64,
+    begun: BTreeMap<VisitKey, u32>,
+    done: BTreeMap<VisitKey, VisitResult>,
+}
+
+impl Roles {
+    fn visit(&mut self, state: &RunState, key: &VisitKey) -> VisitResult {
+        if let Some(result) = self.done.get(key) {
+            return result.clone();
+        }
+        *self.begun.entry(key.clone()).or_default() += 1;
+        let mut hash = self.seed ^ u64::from(key.visit) ^ (u64::from(key.attempt) << 8);
+        key.node.bytes().for_each(|byte| hash = hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let mut dice = Dice::new(hash);
+        let post = Post::of(state, state.any_node(&key.node).unwrap(), key);
+        let result = match dice.below(10) {
+            0 => closed(),
+            1 if key.attempt == 1 => VisitResult::Failed { code: "x".into(), message: String::new() },
+            2 if key.visit == 1 && !post.backward.is_empty() => handed(&[&post.backward[0]]),
+            _ => {
+                let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
+                if owed.is_empty() { closed() } else { handed(&owed) }
+            }
+        };
+        self.done.insert(key.clone(), result.clone());
+        result
+    }
+}
+
+/// Runs from a log to the run's end, appending to it. Failed runs are taken up again.
+fn drive(log: &mut Vec<RunEvent>, roles: &mut Roles, order: &mut Dice) -> RunState {
+    let (mut machine, mut step) = Machine::recover("r", &*log);
+    if machine.state().ended.is_some() {
+        step = machine.retry();
+    }
+    let mut open: Vec<VisitKey> = Vec::new();
+    for _ in 0..2_000 {
+        log.append(&mut step.events);
+        open.extend(step.effects.into_iter().filter_map(|effect| match effect {
+            Effect::Visit(key) => Some(key),
+            Effect::CancelVisits => None,
+        }));
+        if open.is_empty() {
+            if machine.state().ended.as_ref().is_none_or(|ended| ended.outcome != RunOutcome::Failed) {
+                return machine.state().clone();
+            }
+            step = machine.retry();
+            continue;
+        }
+        let key = open.remove(order.below(open.len()));
+        let result = roles.visit(machine.state(), &key);
+        step = machine.advance(Input::Visited { key, result });
+    }
+    panic!("the run did not come to an end: {log:?}");
+}
+
+proptest! {
+    #![proptest_config(cases_of(400))]
+    #[test]
+    fn from_every_prefix_of_a_run_it_goes_on_and_begins_no_visit_twice(seed in any::<u64>()) {
+        let mut dice = Dice::new(seed);
+        let flow = random_flow(&mut dice);
+        prop_assert_eq!(flow.mistakes(), []);
+        let mut roles = Roles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
+        let mut log = vec![started(flow)];
+        let whole = drive(&mut log, &mut roles, &mut Dice::new(seed));
+        prop_assert_eq!(whole.ended.as_ref().map(|ended| ended.outcome), Some(RunOutcome::Completed));
+        for cut in 1..=log.len() {
+            // What roles did before the cut is in their own logs; what they did after it, nobody has seen.
+            let mut prefix = log[..cut].to_vec();
+            let entered = |key: &VisitKey| prefix.iter().any(|event| matches!(event,
+                RunEvent::Entered { node, visit, attempt, .. } | RunEvent::Retried { node, visit, attempt }
+                if (node, visit, attempt) == (&key.node, &key.visit, &key.attempt)));
+            let begun = roles.begun.iter().filter(|(key, _)| entered(key));
+            let begun: BTreeMap<VisitKey, u32> = begun.map(|(key, count)| (key.clone(), *count)).collect();
+            let done = roles.done.iter().filter(|(key, _)| begun.contains_key(*key));
+            let done = done.map(|(key, result)| (key.clone(), result.clone())).collect();
+            let mut later = Roles { seed, begun, done };
+            let again = drive(&mut prefix, &mut later, &mut Dice::new(seed ^ cut as u64));
+            prop_assert!(again.ended.is_some());
+            prop_assert!(later.begun.values().all(|count| *count == 1), "{:?}", later.begun);
+            let mut keys: Vec<(String, u32, u32)> = prefix.iter().filter_map(|event| match event {
+                RunEvent::Entered { node, visit, attempt, .. } | RunEvent::Retried { node, visit, attempt } =>
+                    Some((node.clone(), *visit, *attempt)),
+                _ => None,
+            }).collect();
+            let entries = keys.len();
+            keys.sort();
+            keys.dedup();
+            prop_assert_eq!(keys.len(), entries, "a visit was entered twice");
+        }
+    }
+
+    #[test]
+    fn a_runs_state_is_the_fold_of_its_log_as_it_is_read_back(seed in any::<u64>()) {
+        let mut dice = Dice::new(seed);
+        let mut roles = Roles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
+        let mut log = vec![started(random_flow(&mut dice))];
+        let state = drive(&mut log, &mut roles, &mut dice);
+        let read: Vec<RunEvent> =
+            log.iter().map(|event| RunEvent::of_body(&event.to_body()).expect("it reads back")).collect();
+        prop_assert_eq!(&read, &log);
+        prop_assert_eq!(RunState::fold("r", &read), state);
+    }
+}

@@ -1,0 +1,149 @@
+//! A hook that is a program: the event on its standard input, its answer on its standard output. It gets a clean
+//! environment and a process group of its own; when the time is over, or nobody waits any more, the whole group is ended.
+//! Whoever installed it chose the program, so it is not confined.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal};
+use sapwood_core::port::hook::{ANSWER_BYTES_MAX, Hook, HookAnswer, HookError, HookEvent};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::secret::Secret;
+use crate::tool::process::find_program;
+
+/// Most of what a program may say on its standard error that is kept.
+const STDERR_BYTES_MAX: usize = 4 << 10;
+/// Variables of ours that a program gets: what it needs to find others, and a home.
+const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
+/// Shorter values cannot be told from text.
+const SECRET_BYTES_MIN: usize = 8;
+/// Says how deep the program is in hooks, so that a `sapwood` it starts knows.
+pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";
+
+/// A program with its arguments. Values of its environment may be secrets.
+pub struct CommandHook {
+    words: Vec<String>,
+    directory: PathBuf,
+    env: BTreeMap<String, Secret>,
+}
+
+impl CommandHook {
+    /// The first word is the program, the others are its arguments; no shell reads them.
+    pub fn new(
+        words: Vec<String>,
+        directory: impl Into<PathBuf>,
+        env: BTreeMap<String, Secret>,
+    ) -> Result<Self, HookError> {
+        if words.first().is_none_or(|program| program.is_empty()) {
+            return Err(HookError::Failed { why: "the command is empty".to_owned() });
+        }
+        Ok(Self { words, directory: directory.into(), env })
+    }
+
+    /// What a program says when it fails goes into the log; what it was given in its environment does not.
+    fn without_secrets(&self, text: &str) -> String {
+        let values = self.env.values().map(Secret::expose).filter(|value| value.len() >= SECRET_BYTES_MIN);
+        values.fold(text.to_owned(), |text, value| text.replace(value, "[secret]"))
+    }
+
+    fn spawn(&self, depth: u8) -> Result<Child, HookError> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let program = find_program(&self.words[0], &path, &self.directory);
+        let program = program.ok_or_else(|| failed(format!("there is no program {:.200}", self.words[0])))?;
+        let passed = PASSED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+        Command::new(program)
+            .args(&self.words[1..])
+            .env_clear()
+            .envs(passed)
+            .envs(self.env.iter().map(|(name, value)| (name, value.expose())))
+            .env(DEPTH_VARIABLE, depth.saturating_add(1).to_string())
+            .current_dir(&self.directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| failed(format!("{:.200} cannot be started: {error}", self.words[0])))
+    }
+}
+
+fn failed(why: String) -> HookError {
+    HookError::Failed { why }
+}
+
+#[async_trait]
+impl Hook for CommandHook {
+    async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError> {
+        let asked = serde_json::to_vec(event).map_err(|error| failed(error.to_string()))?;
+        let mut child = self.spawn(event.depth)?;
+        let group = Group::of(&child);
+        let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let waited = async {
+            let status = child.wait().await;
+            // Whatever it left in its group would hold the streams open.
+            drop(group);
+            status
+        };
+        let ((), stdout, stderr, status) = tokio::join!(
+            tell(stdin, &asked),
+            read_some(out, ANSWER_BYTES_MAX + 1),
+            read_some(err, STDERR_BYTES_MAX),
+            waited,
+        );
+        let status = status.map_err(|error| failed(error.to_string()))?;
+        if !status.success() {
+            let said = self.without_secrets(&String::from_utf8_lossy(&stderr));
+            return Err(failed(format!("the program ended with {status}: {}", said.trim())));
+        }
+        HookAnswer::read(&stdout)
+    }
+
+    fn describe(&self) -> String {
+        self.words.join(" ")
+    }
+}
+
+/// A program need not read what it is told.
+async fn tell(stdin: Option<ChildStdin>, text: &[u8]) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(text).await;
+        let _ = stdin.shutdown().await;
+    }
+}
+
+/// The beginning of a stream; the rest is read and thrown away, so that the program does not wait for a reader.
+async fn read_some(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut stream) = stream else { return kept };
+    let mut piece = vec![0; 8 << 10];
+    while let Ok(bytes) = stream.read(&mut piece).await {
+        if bytes == 0 {
+            break;
+        }
+        let room = bytes_max - kept.len();
+        kept.extend_from_slice(&piece[..bytes.min(room)]);
+    }
+    kept
+}
+
+/// The program and whatever it started, ended when this is dropped.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+    }
+}

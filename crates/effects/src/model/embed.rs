@@ -1,0 +1,130 @@
+//! Embeddings of the providers that have them: OpenAI's shape, which many servers speak too, and Ollama's. They are named,
+//! found and given their keys as models are, and go out through the same clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::AUTHORIZATION;
+use sapwood_core::port::embedder::{EMBED_TEXTS_MAX, Embedder, EmbedderError};
+use sapwood_core::port::memory::EMBEDDING_NUMBERS_MAX;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::settings::ProviderKind;
+use super::{Models, Route};
+
+/// Most bytes of an answer: every text with the longest direction, written out.
+const ANSWER_BYTES_MAX: usize = EMBED_TEXTS_MAX * EMBEDDING_NUMBERS_MAX * 32;
+/// How long a provider may take.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// One embedding model among the models.
+pub struct ModelEmbedder {
+    models: Arc<Models>,
+    /// `PROVIDER/NAME`.
+    name: String,
+}
+
+/// OpenAI's answer. The order is said, and not promised.
+#[derive(Deserialize)]
+struct OpenaiAnswer {
+    data: Vec<OpenaiRow>,
+}
+
+#[derive(Deserialize)]
+struct OpenaiRow {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct OllamaAnswer {
+    embeddings: Vec<Vec<f32>>,
+}
+
+impl ModelEmbedder {
+    pub fn new(models: Arc<Models>, name: impl Into<String>) -> Self {
+        Self { models, name: name.into() }
+    }
+
+    fn fail(&self, why: impl std::fmt::Display) -> EmbedderError {
+        EmbedderError(format!("{}: {why}", self.name))
+    }
+
+    async fn ask(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
+        let route = self.models.route(&self.name).map_err(|error| EmbedderError(error.to_string()))?;
+        let Route::Provider { provider, model, .. } = route else {
+            return Err(self.fail("it gives no embeddings"));
+        };
+        let place = &provider.place;
+        let path = match place.kind {
+            ProviderKind::Openai | ProviderKind::OpenaiCompatible => "/embeddings",
+            ProviderKind::Ollama => "/api/embed",
+            ProviderKind::Anthropic | ProviderKind::Gemini => {
+                return Err(self.fail("embeddings are asked of OpenAI-compatible providers and of Ollama"));
+            }
+        };
+        let key =
+            self.models.find_key(provider, &self.name).map_err(|error| EmbedderError(error.to_string()))?;
+        let client = provider.client(&self.name).map_err(|error| EmbedderError(error.to_string()))?;
+        let mut request = client.post(format!("{}{path}", place.base_url)).timeout(WAIT);
+        if let Some(header) = key.as_ref().and_then(|key| key.header("Bearer ")) {
+            request = request.header(AUTHORIZATION, header);
+        }
+        let scrub = |text: String| key.as_ref().map_or_else(|| text.clone(), |key| key.scrub(&text));
+        // The address may carry a password, so it is not told.
+        let told = |error: reqwest::Error| self.fail(scrub(error.without_url().to_string()));
+        let response = request.json(&json!({"model": model, "input": texts})).send().await.map_err(told)?;
+        let status = response.status();
+        let body = read_body(response).await.map_err(|why| self.fail(scrub(why)))?;
+        if !status.is_success() {
+            let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
+            return Err(self.fail(scrub(format!("the provider answered {status}: {said}"))));
+        }
+        self.read(place.kind, &body)
+    }
+
+    fn read(&self, kind: ProviderKind, body: &[u8]) -> Result<Vec<Vec<f32>>, EmbedderError> {
+        let unreadable = |error: serde_json::Error| self.fail(format!("the answer cannot be read: {error}"));
+        if kind == ProviderKind::Ollama {
+            return Ok(serde_json::from_slice::<OllamaAnswer>(body).map_err(unreadable)?.embeddings);
+        }
+        let mut rows = serde_json::from_slice::<OpenaiAnswer>(body).map_err(unreadable)?.data;
+        rows.sort_by_key(|row| row.index);
+        Ok(rows.into_iter().map(|row| row.embedding).collect())
+    }
+}
+
+async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| error.without_url().to_string())? {
+        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Err(format!("the answer is over {ANSWER_BYTES_MAX} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+#[async_trait]
+impl Embedder for ModelEmbedder {
+    async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
+        if texts.len() > EMBED_TEXTS_MAX {
+            return Err(self.fail(format!("{} texts are over {EMBED_TEXTS_MAX} at a time", texts.len())));
+        }
+        let directions = self.ask(texts).await?;
+        let length = directions.first().map_or(0, Vec::len);
+        let fits = directions.len() == texts.len()
+            && (1..=EMBEDDING_NUMBERS_MAX).contains(&length)
+            && directions.iter().all(|direction| direction.len() == length);
+        match fits {
+            true => Ok(directions),
+            false => Err(self.fail("the answer has not one direction of the same length for each text")),
+        }
+    }
+
+    fn model(&self) -> &str {
+        &self.name
+    }
+}

@@ -1,0 +1,87 @@
+//! Files that are looked at now and then. Looking, and not being told by the operating system, because a look also finds
+//! what changed while nobody was there, is the same on every machine and on a disk that is shared, and lets two servers
+//! agree on what they saw.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use sapwood_core::port::trigger::Watcher;
+
+/// Most files that are watched, and most entries that are looked at to find them.
+const FILES_MAX: usize = 1_000;
+const ENTRIES_MAX: usize = 20_000;
+const DEPTH_MAX: usize = 16;
+
+/// The files of a directory whose paths in it fit one of the globs.
+#[derive(Debug, Clone)]
+pub struct FileWatch {
+    directory: PathBuf,
+    globs: GlobSet,
+    about: String,
+}
+
+impl FileWatch {
+    pub fn new(directory: impl Into<PathBuf>, globs: &[String]) -> Result<Self, String> {
+        let directory = directory.into();
+        let mut set = GlobSetBuilder::new();
+        for glob in globs {
+            set.add(Glob::new(glob).map_err(|error| error.to_string())?);
+        }
+        let about = format!("{} {}", directory.display(), globs.join(" "));
+        Ok(Self { directory, globs: set.build().map_err(|error| error.to_string())?, about })
+    }
+
+    fn look_now(&self) -> Result<BTreeMap<String, String>, String> {
+        let (mut found, mut seen) = (BTreeMap::new(), 0);
+        let mut pending = vec![(self.directory.clone(), 0)];
+        while let Some((dir, depth)) = pending.pop() {
+            // A directory that is not there has no files.
+            let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+            for entry in entries.filter_map(Result::ok) {
+                seen += 1;
+                if seen > ENTRIES_MAX {
+                    return Err(format!(
+                        "{} holds more than {ENTRIES_MAX} entries",
+                        self.directory.display()
+                    ));
+                }
+                let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
+                if kind.is_dir() && depth < DEPTH_MAX {
+                    pending.push((path, depth + 1));
+                } else if kind.is_file() {
+                    found.extend(self.look_at(&path));
+                }
+            }
+            if found.len() > FILES_MAX {
+                return Err(format!("more than {FILES_MAX} files fit: name fewer"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Its size and when it was written last; links are not followed.
+    fn look_at(&self, path: &Path) -> Option<(String, String)> {
+        let name = path.strip_prefix(&self.directory).ok()?;
+        if !self.globs.is_match(name) {
+            return None;
+        }
+        let metadata = std::fs::symlink_metadata(path).ok()?;
+        let written = metadata.modified().ok()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Some((name.to_str()?.to_owned(), format!("{}@{}", metadata.len(), written.as_nanos())))
+    }
+}
+
+#[async_trait]
+impl Watcher for FileWatch {
+    async fn look(&self) -> Result<BTreeMap<String, String>, String> {
+        let watch = self.clone();
+        let looked = tokio::task::spawn_blocking(move || watch.look_now()).await;
+        looked.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    fn describe(&self) -> String {
+        self.about.clone()
+    }
+}

@@ -1,0 +1,164 @@
+//! Hooks that are programs and servers: what they are told, what they may answer, and that they end when their time is over.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use sapwood_core::TimestampMs;
+use sapwood_core::port::hook::{ANSWER_BYTES_MAX, Hook, HookError, HookEvent, HookName, Verdict};
+use sapwood_core::scope::Principal;
+use sapwood_effects::hook::signature::verify;
+use sapwood_effects::hook::{CommandHook, HttpHook};
+use sapwood_effects::secret::Secret;
+use serde_json::{Value, json};
+
+use crate::world::{Reply, World, answer, redirect};
+
+fn event() -> HookEvent {
+    HookEvent {
+        hook: HookName::BeforeTool,
+        session: "s".parse().unwrap(),
+        tenant: "local".parse().unwrap(),
+        by: Principal::System,
+        at: TimestampMs(1_700_000_000_000),
+        turn: None,
+        depth: 1,
+        rehearsal: false,
+        data: json!({"tool": "look", "input": {"path": "ä"}}),
+    }
+}
+
+fn shell(script: &str, dir: &Path, env: &[(&str, &str)]) -> CommandHook {
+    let words = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let env: BTreeMap<String, Secret> =
+        env.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(*value))).collect();
+    CommandHook::new(words, dir, env).unwrap()
+}
+
+async fn ask(script: &str) -> Result<Verdict, HookError> {
+    let dir = tempfile::tempdir().unwrap();
+    shell(script, dir.path(), &[]).call(&event()).await.map(|answer| answer.verdict)
+}
+
+#[tokio::test]
+async fn a_program_hears_the_event_and_its_answer_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"cat > heard.json; echo '{"verdict": "refuse", "reason": "not today"}'"#;
+    let said = shell(script, dir.path(), &[]).call(&event()).await.unwrap();
+    assert_eq!(said.verdict, Verdict::Refuse { reason: "not today".into() });
+    let heard: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("heard.json")).unwrap()).unwrap();
+    assert_eq!((&heard["hook"], &heard["data"]["input"]["path"]), (&json!("before_tool"), &json!("ä")));
+    assert_eq!(heard["by"], "system");
+}
+
+#[tokio::test]
+async fn a_program_that_says_nothing_lets_things_be() {
+    assert_eq!(ask("true").await.unwrap(), Verdict::GoOn);
+    // Nor does it have to listen.
+    assert_eq!(ask("exec 0<&-; sleep 0.1").await.unwrap(), Verdict::GoOn);
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_a_failure_that_says_why() {
+    let failed = |result: Result<Verdict, HookError>| result.unwrap_err().to_string();
+    assert!(failed(ask("echo no json").await).contains("cannot be used"));
+    assert!(failed(ask("echo sorry >&2; exit 3").await).contains("sorry"));
+    assert!(failed(ask(&format!("head -c {} /dev/zero", ANSWER_BYTES_MAX + 1)).await).contains("bytes"));
+    let none = CommandHook::new(vec!["no-such-program-here".into()], "/", BTreeMap::new()).unwrap();
+    assert!(none.call(&event()).await.unwrap_err().to_string().contains("no-such-program-here"));
+    assert!(CommandHook::new(Vec::new(), "/", BTreeMap::new()).is_err());
+}
+
+#[tokio::test]
+async fn a_program_gets_a_clean_environment_and_knows_how_deep_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = shell("env > env.txt", dir.path(), &[("GREETING", "hello-there")]);
+    hook.call(&event()).await.unwrap();
+    let env = std::fs::read_to_string(dir.path().join("env.txt")).unwrap();
+    assert!(env.contains("GREETING=hello-there") && env.contains("SAPWOOD_HOOK_DEPTH=2"), "{env}");
+    assert!(!env.contains("CARGO"), "the variables of whoever runs it stay there: {env}");
+}
+
+#[tokio::test]
+async fn what_a_failing_program_says_has_no_secret_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = shell("echo \"my key is $TOKEN\" >&2; exit 1", dir.path(), &[("TOKEN", "t0ken-canary-1234")]);
+    let error = hook.call(&event()).await.unwrap_err().to_string();
+    assert!(error.contains("my key is [secret]") && !error.contains("canary"), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_whose_time_is_over_is_ended_with_all_it_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = shell("(sleep 1; touch late) & sleep 600", dir.path(), &[]);
+    let called = tokio::time::timeout(Duration::from_millis(200), hook.call(&event())).await;
+    assert!(called.is_err());
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!dir.path().join("late").exists());
+}
+
+#[tokio::test]
+async fn what_a_program_leaves_behind_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = shell("sleep 600 & echo '{}'", dir.path(), &[]);
+    let called = tokio::time::timeout(Duration::from_secs(20), hook.call(&event())).await;
+    assert!(called.expect("it does not wait for the child").is_ok());
+}
+
+fn secret() -> Secret {
+    Secret::new("correct horse battery")
+}
+
+#[tokio::test]
+async fn a_server_gets_a_signed_request_and_its_answer_counts() {
+    let body = br#"{"verdict": "change", "data": {"input": {"path": "b"}}}"#;
+    let world = World::start(|_, _| answer("200 OK", "Content-Type: application/json\r\n", body)).await;
+    let url = world.url("good.test", "/hook");
+    let hook = HttpHook::with_egress(&url, secret(), world.egress(&["good.test"])).unwrap();
+    let said = hook.call(&event()).await.unwrap();
+    assert_eq!(said.verdict, Verdict::Change { data: json!({"input": {"path": "b"}}) });
+    let heard = world.heard().remove(0);
+    let (head, body) = heard.split_once("\r\n\r\n").unwrap();
+    let header = |name: &str| {
+        let line = head.lines().find_map(|line| line.to_lowercase().strip_prefix(name).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("{name} is missing: {head}"))
+    };
+    let (time, signature) = (header("sapwood-timestamp: "), header("sapwood-signature: "));
+    assert_eq!(verify(&secret(), &time, &signature, body.as_bytes(), event().at.0), Ok(()));
+    assert_eq!(header("sapwood-hook: "), "before_tool");
+    assert!(!heard.contains("correct horse"));
+}
+
+#[tokio::test]
+async fn a_server_elsewhere_is_never_reached() {
+    let world =
+        World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/")))
+            .await;
+    let url = world.url("evil.test", "/");
+    assert!(HttpHook::with_egress(&url, secret(), world.egress(&["good.test"])).is_err());
+    assert!(HttpHook::new("http://good.test/", secret(), &["good.test".to_owned()]).is_err());
+    let hook = HttpHook::with_egress(&world.url("good.test", "/"), secret(), world.egress(&["good.test"]));
+    let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
+    assert!(error.contains("evil.test"), "{error}");
+    // A private address, although its name is allowed.
+    let private =
+        HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
+    let error = private.unwrap().call(&event()).await.unwrap_err().to_string();
+    assert!(error.contains("loopback"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_fails_or_says_too_much_is_a_failure() {
+    let world = World::start(|request, _| match request.contains("/much") {
+        true => Reply::Endless("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned()),
+        false => answer("500 Oops", "", b"{}"),
+    })
+    .await;
+    for (path, why) in [("/much", "bytes"), ("/", "500")] {
+        let hook =
+            HttpHook::with_egress(&world.url("good.test", path), secret(), world.egress(&["good.test"]));
+        let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{path}: {error}");
+    }
+}

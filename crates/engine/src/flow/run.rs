@@ -1,0 +1,275 @@
+//! The loop of a run, and the verbs that start, resume and cancel one. What the machine wants is appended to the run's
+//! session, then done, and what came of it goes back into the machine, until only people can bring the run on, or nobody.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use sapwood_core::entry::Draft;
+use sapwood_core::flow::state::Ended;
+use sapwood_core::flow::{
+    Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunState, Step, VisitKey, VisitResult,
+};
+use sapwood_core::port::store::{Append, Created, StoreError};
+use sapwood_core::{Kind, Record, Scope, SessionId};
+use tokio::sync::oneshot;
+
+use super::visit::Visitor;
+use super::{ROLE_MARK, RUN_PREFIX};
+use crate::lease::Hold;
+use crate::turn::PendingApproval;
+use crate::write::OpenOptions;
+use crate::{Engine, EngineError, Follower, Result};
+
+/// A run to be started.
+#[derive(Debug, Clone, Default)]
+pub struct StartFlow {
+    pub flow: Flow,
+    pub input: String,
+    /// The run's id; made up if none.
+    pub run: Option<SessionId>,
+    /// Whether roles reflect after the forward pass.
+    pub improve: bool,
+    /// Where roles work.
+    pub cwd: Option<String>,
+    /// Where role files are kept: written down, for whoever carries the run on.
+    pub mirror: Option<String>,
+}
+
+/// How a run stands when its runner leaves it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlowReport {
+    pub run: SessionId,
+    /// None if it waits for people.
+    pub ended: Option<Ended>,
+    pub waiting: Vec<PendingApproval>,
+}
+
+/// A run that is run in this process. Dropping this does not end it.
+#[derive(Debug)]
+pub struct RunningFlow {
+    pub run: SessionId,
+    report: oneshot::Receiver<Result<FlowReport>>,
+}
+
+impl RunningFlow {
+    /// Waits until the run has ended, or waits for people only.
+    pub async fn ended(self) -> Result<FlowReport> {
+        let lost = EngineError::TurnLost { session: self.run };
+        self.report.await.unwrap_or(Err(lost))
+    }
+}
+
+impl Engine {
+    /// Starts a run. Everything that is wrong with the flow is said before anything is written.
+    pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
+        self.world()?;
+        let mistakes = start.flow.mistakes();
+        if !mistakes.is_empty() {
+            return Err(EngineError::Flow { flow: start.flow.id, mistakes });
+        }
+        let now = self.clock.now();
+        let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
+        let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
+        if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_MARK) {
+            let why = format!("it has to begin with {RUN_PREFIX} and may not contain {ROLE_MARK}");
+            return Err(EngineError::Invalid { what: "the run's id", why });
+        }
+        let title = Some(start.flow.title().to_owned());
+        let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
+        if self.open(scope, open).await?.1 == Created::Existed {
+            return Err(StoreError::Exists { session: run }.into());
+        }
+        let hold = self.take_hold(scope, &run).await?;
+        let started = RunEvent::Started {
+            flow: Box::new(start.flow),
+            input: start.input,
+            improve: start.improve,
+            cwd: start.cwd,
+            mirror: start.mirror,
+        };
+        let (machine, step) = Machine::begin(run.as_str(), started);
+        self.spawn_run(scope, run, hold, machine, step).await
+    }
+
+    /// Carries on a run whose process died, that waits, or that failed. None if it has ended for good.
+    pub async fn resume_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
+        self.world()?;
+        // Looked at first, so that a session that is no run is not held.
+        self.run_events(scope, run).await?;
+        let hold = self.await_hold(scope, run).await?;
+        let events = match self.run_events(scope, run).await {
+            Ok(events) => events,
+            Err(error) => {
+                hold.release().await;
+                return Err(error);
+            }
+        };
+        let (mut machine, mut step) = Machine::recover(run.as_str(), &events);
+        if machine.state().ended.is_some() {
+            step = machine.retry();
+        }
+        if machine.state().ended.is_some() && step.events.is_empty() {
+            hold.release().await;
+            return Ok(None);
+        }
+        self.spawn_run(scope, run.clone(), hold, machine, step).await.map(Some)
+    }
+
+    /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
+    pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
+        let events = self.run_events(scope, run).await?;
+        if RunState::fold(run.as_str(), &events).ended.is_some() {
+            return Err(EngineError::FlowEnded { run: run.clone() });
+        }
+        self.append_one(scope, run, RunEvent::CancelAsked.to_body(), None).await?;
+        match self.resume_flow(scope, run).await {
+            Err(EngineError::Store(StoreError::Leased { .. })) => Ok(None),
+            carried => carried,
+        }
+    }
+
+    /// The first events are durable when this returns.
+    async fn spawn_run(
+        &self,
+        scope: &Scope,
+        run: SessionId,
+        hold: Hold,
+        machine: Machine,
+        mut step: Step,
+    ) -> Result<RunningFlow> {
+        let head = self.store.summary(scope, &run).await?.head.seq;
+        let inbox = self.follow(scope, &run, head).await?;
+        let mut runner = Runner {
+            engine: self.clone(),
+            scope: scope.clone(),
+            run: run.clone(),
+            hold,
+            machine,
+            inbox,
+            is_cancelled: Arc::default(),
+        };
+        runner.append(std::mem::take(&mut step.events)).await?;
+        let (tell, report) = oneshot::channel();
+        tokio::spawn(async move {
+            let ran = runner.run(step).await;
+            let reported = match ran {
+                Ok(()) => runner.report().await,
+                Err(error) => Err(error),
+            };
+            // The run is free before whoever waits hears of its end, so that they can go on at once.
+            runner.hold.release().await;
+            let _ = tell.send(reported);
+        });
+        Ok(RunningFlow { run, report })
+    }
+}
+
+type Work = FuturesUnordered<BoxFuture<'static, Result<(VisitKey, VisitResult)>>>;
+
+struct Runner {
+    engine: Engine,
+    scope: Scope,
+    run: SessionId,
+    hold: Hold,
+    machine: Machine,
+    inbox: Follower,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Runner {
+    async fn run(&mut self, first: Step) -> Result<()> {
+        let mut work = Work::new();
+        let mut step = first;
+        loop {
+            self.append(step.events).await?;
+            for effect in step.effects {
+                self.perform(effect, &mut work).await?;
+            }
+            if self.machine.state().ended.is_some() || work.is_empty() {
+                return Ok(());
+            }
+            let input = tokio::select! {
+                Some(visited) = work.next() => {
+                    let (key, result) = visited?;
+                    Input::Visited { key, result }
+                }
+                asked = next_cancel(&mut self.inbox) => {
+                    asked?;
+                    Input::CancelAsked
+                }
+                () = self.hold.lost() => return Err(EngineError::LeaseLost { session: self.run.clone() }),
+            };
+            step = self.machine.advance(input);
+        }
+    }
+
+    async fn perform(&self, effect: Effect, work: &mut Work) -> Result<()> {
+        match effect {
+            Effect::CancelVisits => self.cancel_visits().await,
+            Effect::Visit(key) => {
+                let visitor = Visitor {
+                    engine: self.engine.clone(),
+                    scope: self.scope.clone(),
+                    state: self.machine.state().clone(),
+                    is_cancelled: self.is_cancelled.clone(),
+                };
+                work.push(Box::pin(async move {
+                    let result = visitor.visit(&key).await?;
+                    Ok((key, result))
+                }));
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks every open turn of the run to end; one that is about to begin sees the mark.
+    async fn cancel_visits(&self) -> Result<()> {
+        self.is_cancelled.store(true, Ordering::SeqCst);
+        let state = self.machine.state();
+        for (id, node) in &state.nodes {
+            let is_open = matches!(node.status, NodeStatus::Running | NodeStatus::Waiting);
+            let Some(node) = state.any_node(id).filter(|_| is_open) else { continue };
+            let session: SessionId = state.session_of(node).parse()?;
+            match self.engine.cancel(&self.scope, &session).await {
+                Ok(_) | Err(EngineError::NoTurn { .. }) => {}
+                Err(EngineError::Store(StoreError::NoSession { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn append(&self, events: Vec<RunEvent>) -> Result<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let now = self.engine.clock.now();
+        let drafts = events.iter().map(|event| Draft::new(now, event.to_body())).collect();
+        let mut append = Append::new(self.run.clone(), now, drafts);
+        append.fence = Some(self.hold.fence);
+        self.engine.append(&self.scope, append).await?;
+        Ok(())
+    }
+
+    async fn report(&self) -> Result<FlowReport> {
+        let state = self.machine.state();
+        let waiting = self.engine.run_approvals(&self.scope, state).await?;
+        Ok(FlowReport { run: self.run.clone(), ended: state.ended.clone(), waiting })
+    }
+}
+
+/// Resolves when somebody asks the run to end.
+async fn next_cancel(inbox: &mut Follower) -> Result<()> {
+    loop {
+        let record: Record = inbox.next().await?;
+        if record.meta.kind != Kind::CustomInfo {
+            continue;
+        }
+        if RunEvent::of_body(&inbox.decode(&record)?) == Some(RunEvent::CancelAsked) {
+            return Ok(());
+        }
+    }
+}

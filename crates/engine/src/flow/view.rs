@@ -1,0 +1,288 @@
+//! A run as people and programs look at it: its graph with the state of each node and edge, the sessions of its roles, what
+//! it waits for, what came out of it.
+
+use sapwood_core::flow::{EdgeKind, EdgeStatus, NodeKind, NodeStatus, Phase, RunEvent, RunOutcome, RunState};
+use sapwood_core::port::store::ListFilter;
+use sapwood_core::{Scope, SessionId, TimestampMs};
+use serde::Serialize;
+
+use super::{ROLE_MARK, RUN_PREFIX};
+use crate::turn::PendingApproval;
+use crate::{Engine, EngineError, Result};
+
+/// Most sessions that are looked at to fill one page of runs.
+const LOOKED_MAX: usize = 5_000;
+const PAGE_ROWS: usize = 200;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// It has not ended; if no process runs it, it can be resumed.
+    Open,
+    /// Only people can bring it on.
+    Waiting,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl RunStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunStatus::Open => "open",
+            RunStatus::Waiting => "waiting",
+            RunStatus::Completed => "completed",
+            RunStatus::Failed => "failed",
+            RunStatus::Cancelled => "cancelled",
+        }
+    }
+
+    fn of(state: &RunState) -> Self {
+        let has = |wanted| state.nodes.values().any(|node| node.status == wanted);
+        match &state.ended {
+            Some(ended) => match ended.outcome {
+                RunOutcome::Completed => RunStatus::Completed,
+                RunOutcome::Failed => RunStatus::Failed,
+                RunOutcome::Cancelled => RunStatus::Cancelled,
+            },
+            None if has(NodeStatus::Waiting) && !has(NodeStatus::Running) => RunStatus::Waiting,
+            None => RunStatus::Open,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunView {
+    pub run: SessionId,
+    pub flow: String,
+    pub name: String,
+    pub status: RunStatus,
+    pub phase: Phase,
+    pub input: String,
+    pub code: Option<String>,
+    pub message: Option<String>,
+    pub created_at: TimestampMs,
+    pub updated_at: TimestampMs,
+    pub nodes: Vec<NodeView>,
+    pub edges: Vec<EdgeView>,
+    pub approvals: Vec<PendingApproval>,
+    pub results: Vec<ResultView>,
+    /// Where role files are kept, if they are.
+    pub mirror: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeView {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub kind: NodeKind,
+    pub name: Option<String>,
+    pub role: Option<String>,
+    pub agent: Option<String>,
+    pub status: NodeStatus,
+    pub visits: u32,
+    pub attempt: u32,
+    /// The session of the role; it exists once the node was entered.
+    pub session: Option<String>,
+    /// What the role said last.
+    pub said: Option<String>,
+    pub why: Option<String>,
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EdgeView {
+    pub from: String,
+    pub to: String,
+    #[serde(rename = "type")]
+    pub kind: EdgeKind,
+    pub status: EdgeStatus,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ResultView {
+    pub from: String,
+    pub name: String,
+    pub text: String,
+    pub bytes: u64,
+}
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunRow {
+    pub run: SessionId,
+    pub flow: String,
+    pub name: String,
+    pub status: RunStatus,
+    pub nodes: usize,
+    pub done: usize,
+    pub created_at: TimestampMs,
+    pub updated_at: TimestampMs,
+}
+
+/// One page of runs, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunList {
+    pub items: Vec<RunRow>,
+    pub next: Option<String>,
+}
+
+impl Engine {
+    /// A run, with its graph and where each node stands.
+    pub async fn show_flow(&self, scope: &Scope, run: &SessionId) -> Result<RunView> {
+        let summary = self.summary(scope, run).await?;
+        let events: Vec<RunEvent> = self.run_events(scope, run).await?;
+        let state = RunState::fold(run.as_str(), &events);
+        let approvals = self.run_approvals(scope, &state).await?;
+        let status = RunStatus::of(&state);
+        let ended = state.ended.clone();
+        let results = state.results().into_iter().map(|received| ResultView {
+            from: received.from.clone(),
+            name: received.artifact.name.clone(),
+            text: received.artifact.text.clone(),
+            bytes: received.artifact.bytes,
+        });
+        Ok(RunView {
+            run: run.clone(),
+            flow: state.flow.id.clone(),
+            name: state.flow.title().to_owned(),
+            status,
+            phase: state.phase,
+            input: state.input.clone(),
+            code: ended.as_ref().and_then(|ended| ended.code.clone()),
+            message: ended.and_then(|ended| ended.message),
+            created_at: summary.created_at,
+            updated_at: summary.updated_at,
+            nodes: nodes_of(&state),
+            edges: edges_of(&state),
+            approvals,
+            results: results.collect(),
+            mirror: state.mirror.clone(),
+        })
+    }
+
+    /// Runs that the caller can see, newest first.
+    pub async fn list_flows(&self, scope: &Scope, limit: usize, cursor: Option<String>) -> Result<RunList> {
+        let mut items = Vec::new();
+        let mut filter = ListFilter {
+            id_prefix: Some(RUN_PREFIX.to_owned()),
+            limit: PAGE_ROWS.min(limit.max(1)),
+            cursor,
+            ..ListFilter::default()
+        };
+        let mut looked = 0;
+        loop {
+            let page = self.store.list(scope, &filter).await?;
+            looked += page.items.len();
+            for summary in page.items.iter().filter(|summary| !summary.id.as_str().contains(ROLE_MARK)) {
+                items.extend(self.run_row(scope, &summary.id).await?);
+            }
+            filter.cursor = page.next;
+            if filter.cursor.is_none() || items.len() >= limit || looked >= LOOKED_MAX {
+                return Ok(RunList { items, next: filter.cursor });
+            }
+        }
+    }
+
+    /// The run that somebody meant: its id, with or without the beginning that all have, a unique prefix, or `@last`.
+    pub async fn find_run(&self, scope: &Scope, given: &str) -> Result<SessionId> {
+        if given == "@last" {
+            let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();
+            return newest.map(|row| row.run).ok_or(EngineError::NoSessions);
+        }
+        let whole =
+            if given.starts_with(RUN_PREFIX) { given.to_owned() } else { format!("{RUN_PREFIX}{given}") };
+        let id: SessionId = whole.parse()?;
+        if self.exists(scope, &id).await? {
+            return Ok(id);
+        }
+        let filter = ListFilter { id_prefix: Some(whole), limit: PAGE_ROWS, ..ListFilter::default() };
+        let page = self.store.list(scope, &filter).await?;
+        let mut found =
+            page.items.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
+        match (found.next(), found.next()) {
+            (Some(only), None) => Ok(only),
+            (Some(first), Some(second)) => Err(EngineError::Ambiguous {
+                what: "run",
+                given: given.to_owned(),
+                first: first.to_string(),
+                second: second.to_string(),
+            }),
+            (None, _) => Err(EngineError::NoFlow { session: given.parse()? }),
+        }
+    }
+
+    async fn run_row(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunRow>> {
+        let events = match self.run_events(scope, run).await {
+            Err(EngineError::NoFlow { .. }) => return Ok(None),
+            events => events?,
+        };
+        let summary = self.summary(scope, run).await?;
+        let state = RunState::fold(run.as_str(), &events);
+        let work = state.flow.nodes.iter().filter(|node| node.kind == NodeKind::Agent);
+        let is_done = |status| matches!(status, NodeStatus::Done | NodeStatus::Closed | NodeStatus::Skipped);
+        Ok(Some(RunRow {
+            run: run.clone(),
+            flow: state.flow.id.clone(),
+            name: state.flow.title().to_owned(),
+            status: RunStatus::of(&state),
+            nodes: work.clone().count(),
+            done: work.filter(|node| is_done(state.status_of(&node.id))).count(),
+            created_at: summary.created_at,
+            updated_at: summary.updated_at,
+        }))
+    }
+
+    /// What the roles of a run ask people.
+    pub(crate) async fn run_approvals(
+        &self,
+        scope: &Scope,
+        state: &RunState,
+    ) -> Result<Vec<PendingApproval>> {
+        let mut waiting = Vec::new();
+        for (id, node) in &state.nodes {
+            let is_open = matches!(node.status, NodeStatus::Running | NodeStatus::Waiting);
+            let Some(node) = state.any_node(id).filter(|_| is_open) else { continue };
+            let session: SessionId = state.session_of(node).parse()?;
+            if self.exists(scope, &session).await? {
+                waiting.extend(self.approvals(scope, &session).await?);
+            }
+        }
+        Ok(waiting)
+    }
+}
+
+fn nodes_of(state: &RunState) -> Vec<NodeView> {
+    let own = state.flow.nodes.iter().chain(&state.improvers);
+    own.map(|node| {
+        let now = state.nodes.get(&node.id).cloned().unwrap_or_default();
+        let is_work = node.kind == NodeKind::Agent;
+        NodeView {
+            id: node.id.clone(),
+            kind: node.kind,
+            name: node.name.clone(),
+            role: node.role.clone().filter(|_| is_work),
+            agent: is_work.then(|| state.flow.agent_of(node)),
+            status: now.status,
+            visits: now.visits,
+            attempt: now.attempt,
+            session: is_work.then(|| state.session_of(node)),
+            said: Some(now.said).filter(|said| !said.is_empty()),
+            why: now.why,
+            code: now.code,
+        }
+    })
+    .collect()
+}
+
+fn edges_of(state: &RunState) -> Vec<EdgeView> {
+    let edges = state.flow.edges.iter().zip(&state.edges);
+    edges
+        .map(|(edge, status)| EdgeView {
+            from: edge.from.clone(),
+            to: edge.to.clone(),
+            kind: edge.kind,
+            status: *status,
+        })
+        .collect()
+}

@@ -1,0 +1,340 @@
+//! One visit: open the role's session, begin its turn or go on with it, have a wrong handoff mended, and read what came of
+//! it. Everything is decided from the role's log under its lease, so doing it again changes nothing that was done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sapwood_core::content::BlobRef;
+use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, UserMessage};
+use sapwood_core::flow::graph::Node;
+use sapwood_core::flow::machine::is_improver;
+use sapwood_core::flow::state::FEEDBACK;
+use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
+use sapwood_core::flow::{
+    Artifact, HANDOFF_TOOL, Handed, HandoffBy, NextMove, Post, REPAIRS_MAX, RunState, Visit, VisitKey,
+    VisitResult, words,
+};
+use sapwood_core::port::store::{Append, StoreError};
+use sapwood_core::{Agent, Part, Scope, SessionId};
+
+use crate::lease::Hold;
+use crate::turn::{OnWait, Opening, Running, settings_of};
+use crate::write::{ForkAt, OpenOptions};
+use crate::{Engine, EngineError, Result};
+
+/// Turns of one visit: the first, its repairs, and what was interrupted in between.
+const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
+/// How long a visit waits for somebody else's turn in the session, and how often it looks.
+const BUSY_TRIES_MAX: u32 = 720;
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a visit needs: the run as it was when the visit was decided.
+pub(super) struct Visitor {
+    pub engine: Engine,
+    pub scope: Scope,
+    pub state: RunState,
+    pub is_cancelled: Arc<AtomicBool>,
+}
+
+impl Visitor {
+    /// Makes the visit, or goes on with it. What the run can live with is a result; what only another process or another
+    /// day can mend is an error, and leaves the run as it is.
+    pub(super) async fn visit(&self, key: &VisitKey) -> Result<VisitResult> {
+        match self.try_visit(key).await {
+            Err(error) if is_of_the_node(&error) => {
+                Ok(VisitResult::Failed { code: error.code().to_owned(), message: error.to_string() })
+            }
+            result => result,
+        }
+    }
+
+    async fn try_visit(&self, key: &VisitKey) -> Result<VisitResult> {
+        let unknown = || EngineError::Invalid { what: "the node", why: format!("there is no {}", key.node) };
+        let node = self.state.any_node(&key.node).ok_or_else(unknown)?.clone();
+        let session: SessionId = self.state.session_of(&node).parse()?;
+        self.open_session(&node, &session).await?;
+        for _ in 0..TURNS_MAX {
+            let hold = self.hold(&session).await?;
+            match self.look(&node, &session, key, hold).await? {
+                Looked::Over(result) => return Ok(result),
+                Looked::Runs(running) => {
+                    self.cancel_if_asked(&session).await;
+                    let report = running.ended().await?;
+                    if report.ended.is_none() {
+                        let approvals = report.waiting.into_iter().map(|asked| asked.approval).collect();
+                        return Ok(VisitResult::Waits { approvals });
+                    }
+                }
+            }
+        }
+        let message = format!("the visit took more than {TURNS_MAX} turns");
+        Ok(VisitResult::Failed { code: "flow.visit_limit".to_owned(), message })
+    }
+
+    /// The run was cancelled while this turn was about to begin.
+    async fn cancel_if_asked(&self, session: &SessionId) {
+        if self.is_cancelled.load(Ordering::SeqCst) {
+            // One that has ended by now needs no cancelling.
+            let _ = self.engine.cancel(&self.scope, session).await;
+        }
+    }
+
+    /// The session's lease, as soon as whoever has it is done.
+    async fn hold(&self, session: &SessionId) -> Result<Hold> {
+        let mut tries = 0;
+        loop {
+            match self.engine.await_hold(&self.scope, session).await {
+                Err(EngineError::Store(StoreError::Leased { .. }))
+                    if tries < BUSY_TRIES_MAX && !self.is_cancelled.load(Ordering::SeqCst) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Looks how far the visit is, and does the next thing.
+    async fn look(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Looked> {
+        let run = &self.state.run;
+        let found = match self.engine.visit_entries(&self.scope, session, run, key).await {
+            Ok(found) => found,
+            Err(error) => {
+                hold.release().await;
+                return Err(error);
+            }
+        };
+        let Some((post, entries)) = found else {
+            if self.is_cancelled.load(Ordering::SeqCst) {
+                hold.release().await;
+                return Ok(Looked::Over(cancelled()));
+            }
+            return self.begin(node, session, key, hold).await.map(Looked::Runs);
+        };
+        let visit = Visit::fold(&entries);
+        match visit.next_move(&post) {
+            NextMove::GoOn => self.go_on(session, hold).await,
+            NextMove::Repair { .. } if self.is_cancelled.load(Ordering::SeqCst) => {
+                hold.release().await;
+                Ok(Looked::Over(cancelled()))
+            }
+            NextMove::Repair { why } => {
+                let opening = repair(post, &visit, why);
+                self.engine.begin_held(&self.scope, session, hold, opening).await.map(Looked::Runs)
+            }
+            over => {
+                hold.release().await;
+                self.conclude(node, session, &post, &visit, over).await.map(Looked::Over)
+            }
+        }
+    }
+
+    async fn go_on(&self, session: &SessionId, hold: Hold) -> Result<Looked> {
+        let resumed = self.engine.resume_held(&self.scope, session, hold, OnWait::Leave).await?;
+        resumed.map(Looked::Runs).ok_or_else(|| EngineError::TurnLost { session: session.clone() })
+    }
+
+    /// Opens the session, or the branch, that the node works in.
+    async fn open_session(&self, node: &Node, session: &SessionId) -> Result<()> {
+        if self.engine.exists(&self.scope, session).await? {
+            return Ok(());
+        }
+        let title = Some(format!("{} · {}", self.state.flow.title(), node.who()));
+        let agent = Some(self.state.flow.agent_of(node));
+        let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
+        let Some(source) = &node.fork_from else {
+            self.engine.open(&self.scope, options).await?;
+            return Ok(());
+        };
+        let source = self.source_of(source)?;
+        match self.engine.fork(&self.scope, &source, ForkAt::Leaf, options).await {
+            // Somebody was quicker, or we were before a crash.
+            Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
+            forked => forked.map(drop),
+        }
+    }
+
+    /// A role or a node of this run, else a session by its id.
+    fn source_of(&self, named: &str) -> Result<SessionId> {
+        let nodes = &self.state.flow.nodes;
+        let is_meant = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
+        let node = nodes.iter().find(is_meant).or_else(|| self.state.flow.node(named));
+        let id = node.map_or_else(|| named.to_owned(), |node| self.state.session_of(node));
+        Ok(id.parse()?)
+    }
+
+    /// The first entry into a session builds its system prompt; every one begins a turn with a note about the node.
+    async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
+        if let Err(error) = self.settle_prompt(node, session, &hold).await {
+            hold.release().await;
+            return Err(error);
+        }
+        let post = Post::of(&self.state, node, key);
+        let text = words::entry_note(&self.state, node, &post);
+        let note = SystemNote { text, reason: Some(ENTRY_REASON.to_owned()) };
+        let words = match node.id.as_str() {
+            FEEDBACK => words::feedback_words(&self.state, node),
+            _ => words::render_prompt(&self.state, node),
+        };
+        let bodies = vec![post.to_body(), note.into(), said(words).into()];
+        let opening = Opening { bodies, post: Some(post), ..Opening::default() };
+        self.engine.begin_held(&self.scope, session, hold, opening).await
+    }
+
+    /// Writes the settings of the role once per run and session: the key answers a second time with the first.
+    async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
+        let (agent, prompt) = self.role_agent(node)?;
+        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
+        for body in &mut bodies {
+            if let Body::ContextChanged(changed) = body {
+                changed.system = Some(prompt.clone());
+            }
+        }
+        let now = self.engine.clock.now();
+        let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
+        let mut append = Append::new(session.clone(), now, drafts);
+        append.fence = Some(hold.fence);
+        append.idempotency_key = Some(format!("flow:{}:prompt", self.state.run));
+        self.engine.append(&self.scope, append).await?;
+        Ok(())
+    }
+
+    /// The agent that plays the role, able to hand over, and what it is told.
+    fn role_agent(&self, node: &Node) -> Result<(Agent, String)> {
+        let id = self.state.flow.agent_of(node);
+        let unknown = || EngineError::Invalid { what: "the agent", why: format!("there is no {id}") };
+        let mut agent = self.state.flow.agents.get(&id).cloned().ok_or_else(unknown)?;
+        let prompt = words::system_prompt(&self.state, node, agent.system_prompt.as_deref());
+        if !agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) {
+            agent.tools.push(HANDOFF_TOOL.to_owned());
+        }
+        agent.on_interrupt = sapwood_core::agent::OnInterrupt::Continue;
+        agent.limits.corrections_max = agent.limits.corrections_max.max(REPAIRS_MAX);
+        Ok((agent, prompt))
+    }
+
+    async fn conclude(
+        &self,
+        node: &Node,
+        session: &SessionId,
+        post: &Post,
+        visit: &Visit,
+        over: NextMove,
+    ) -> Result<VisitResult> {
+        Ok(match over {
+            NextMove::Fail { code, message } => VisitResult::Failed { code, message },
+            NextMove::Declined { why } => {
+                VisitResult::Handed(Handed { closed: Some(why), ..Handed::default() })
+            }
+            NextMove::Done { said } => {
+                if is_improver(&node.id) {
+                    self.keep_findings(node, post, &said).await?;
+                }
+                VisitResult::Handed(self.handed(session, post, visit, said).await?)
+            }
+            NextMove::GoOn | NextMove::Repair { .. } => cancelled(),
+        })
+    }
+
+    async fn handed(&self, session: &SessionId, post: &Post, visit: &Visit, said: String) -> Result<Handed> {
+        let mut handed = Handed { said: said.clone(), ..Handed::default() };
+        if post.handoff == HandoffBy::Answer {
+            let artifact = self.kept(session, "answer", &said).await?;
+            let targets = post.forward.iter().filter(|target| !target.done);
+            handed.to = targets.map(|target| (target.node.clone(), artifact.clone())).collect();
+            return Ok(handed);
+        }
+        for handoff in &visit.handed {
+            for target in &handoff.targets {
+                let artifact = self.artifact(session, &target.artifact, target.content.as_deref()).await?;
+                // What was handed over twice counts as it was the last time.
+                handed.to.retain(|(node, _)| *node != target.node);
+                handed.to.push((target.node.clone(), artifact));
+            }
+            handed.closed = handoff.closed.clone().or(handed.closed);
+            handed.waits = handoff.wait.clone().or(handed.waits);
+        }
+        Ok(handed)
+    }
+
+    /// An artifact as the next role gets it: its beginning, and where the rest is.
+    async fn artifact(&self, session: &SessionId, name: &str, content: Option<&str>) -> Result<Artifact> {
+        let artifacts = self.engine.artifacts(&self.scope, session).await?;
+        let blob = artifacts.by_name.get(name).map(|artifact| artifact.content.blob);
+        let text = match (content, blob) {
+            (Some(content), _) => content.to_owned(),
+            (None, Some(blob)) => {
+                String::from_utf8_lossy(&self.engine.store.get_blob(&self.scope, blob).await?).into_owned()
+            }
+            (None, None) => String::new(),
+        };
+        Ok(Artifact { blob, ..Artifact::of_text(name, &text) })
+    }
+
+    /// An answer that is too long for an event is kept as an artifact of the role.
+    async fn kept(&self, session: &SessionId, name: &str, text: &str) -> Result<Artifact> {
+        let artifact = Artifact::of_text(name, text);
+        if !artifact.is_cut() {
+            return Ok(artifact);
+        }
+        let blob = self.engine.store.put_blob(&self.scope, text.as_bytes().to_vec()).await?;
+        let key = format!("flow:{}:{name}:{blob}", self.state.run);
+        self.put(session, name, text, key).await?;
+        Ok(Artifact { blob: Some(blob), ..artifact })
+    }
+
+    /// What a role found is an artifact of the run.
+    async fn keep_findings(&self, node: &Node, post: &Post, text: &str) -> Result<()> {
+        let name = match node.id.as_str() {
+            FEEDBACK => "feedback.md".to_owned(),
+            _ => format!("findings/{}.md", node.who()),
+        };
+        let run: SessionId = self.state.run.parse()?;
+        let key = format!("flow:{}:{}:{}:{}", post.run, post.node, post.visit, post.attempt);
+        self.put(&run, &name, text, key).await
+    }
+
+    async fn put(&self, session: &SessionId, name: &str, text: &str, key: String) -> Result<()> {
+        let bytes = text.len() as u64;
+        let blob = self.engine.store.put_blob(&self.scope, text.as_bytes().to_vec()).await?;
+        let (mime, given) = ("text/markdown".to_owned(), Some(name.to_owned()));
+        let content = BlobRef { blob, mime, name: given, bytes, duration_ms: None };
+        let put = ArtifactPut { name: name.to_owned(), usage: ArtifactUse::Artifact, content };
+        let now = self.engine.clock.now();
+        let mut append = Append::new(session.clone(), now, vec![Draft::new(now, put)]);
+        append.idempotency_key = Some(key);
+        self.engine.append(&self.scope, append).await?;
+        Ok(())
+    }
+}
+
+enum Looked {
+    Runs(Running),
+    Over(VisitResult),
+}
+
+fn cancelled() -> VisitResult {
+    VisitResult::Failed { code: "turn.cancelled".to_owned(), message: "the run was cancelled".to_owned() }
+}
+
+fn repair(post: Post, visit: &Visit, why: String) -> Opening {
+    let note = SystemNote { text: why, reason: Some(REPAIR_REASON.to_owned()) };
+    let words = words::repair_words(&post, &visit.handed);
+    let bodies = vec![note.into(), said(words).into()];
+    Opening { bodies, post: Some(post), ..Opening::default() }
+}
+
+/// Words that the flow says, and not a person.
+fn said(text: String) -> UserMessage {
+    let origin = Origin { channel: "flow".to_owned(), reply_to: None, attachments: Vec::new() };
+    UserMessage { parts: vec![Part::text(text)], origin: Some(origin) }
+}
+
+/// Whether an error is the node's own, rather than the store's or the process's.
+fn is_of_the_node(error: &EngineError) -> bool {
+    let code = error.code();
+    let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
+    !is_of_the_store && !matches!(error, EngineError::NoWorld)
+}

@@ -1,0 +1,128 @@
+//! What hooks want done in other sessions. It is done beside what the hook was asked about, with the rights of whoever
+//! installed the hook, one step deeper; how deep hooks may lead to hooks is limited, and so is how much is under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_core::port::hook::{HookAction, HookEvent, HookNote, HookResult};
+use sapwood_core::{Part, SessionId};
+use tokio::sync::watch;
+
+use super::{At, DEPTH_MAX, Installed};
+use crate::turn::{IfRunning, OnWait, SendOptions, Sent, StartOptions};
+use crate::write::OpenOptions;
+use crate::{Engine, EngineError, Result};
+
+/// Most actions under way at a time; what comes beyond is not done, and said so.
+const ACTING_MAX: usize = 64;
+/// How long an action waits for a session in which a turn runs.
+const BUSY_WAIT: Duration = Duration::from_secs(60);
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Counts an action as under way for as long as it lives.
+struct Acting(Arc<watch::Sender<usize>>);
+
+impl Acting {
+    fn begin(acting: &Arc<watch::Sender<usize>>) -> Option<Self> {
+        let may = acting.send_if_modified(|count| {
+            let may = *count < ACTING_MAX;
+            *count += usize::from(may);
+            may
+        });
+        may.then(|| Self(acting.clone()))
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Engine {
+    /// Waits until everything that hooks began elsewhere has been done: before a program ends.
+    pub async fn hooks_settled(&self) {
+        if let Some(hooks) = &self.hooks {
+            let _ = hooks.acting.subscribe().wait_for(|count| *count == 0).await;
+        }
+    }
+
+    pub(super) fn act_later(&self, event: &HookEvent, installed: &Installed, actions: Vec<HookAction>) {
+        let Some(hooks) = self.hooks.as_ref().filter(|_| !actions.is_empty()) else { return };
+        let (engine, event, installed) = (self.clone(), event.clone(), installed.clone());
+        let Some(acting) = Acting::begin(&hooks.acting) else {
+            tracing::warn!(hook = %installed.name, "too many actions of hooks are under way: this one is left out");
+            return;
+        };
+        // Not awaited: the session that is acted upon may be the one that waits for this hook.
+        tokio::spawn(async move {
+            for action in actions {
+                engine.act(&event, &installed, action).await;
+            }
+            drop(acting);
+        });
+    }
+
+    async fn act(&self, event: &HookEvent, installed: &Installed, action: HookAction) {
+        let done = match self.depth < DEPTH_MAX {
+            true => Box::pin(self.clone().at_depth(self.depth + 1).do_action(event, installed, action)).await,
+            false => Err(EngineError::HookDepth { limit: DEPTH_MAX }),
+        };
+        let (result, why) = match done {
+            Ok(session) => (HookResult::Acted, format!("session {session}")),
+            Err(error) => {
+                tracing::warn!(session = %event.session, hook = %installed.name, %error, "a hook's action failed");
+                (HookResult::Failed, format!("its action: {error}"))
+            }
+        };
+        let note =
+            HookNote { by: installed.name.clone(), hook: event.hook, result, why: Some(why), data: None };
+        let at = At { scope: &installed.installer, session: &event.session, turn: None };
+        self.write_note(at, &note).await;
+    }
+
+    async fn do_action(
+        &self,
+        event: &HookEvent,
+        installed: &Installed,
+        action: HookAction,
+    ) -> Result<SessionId> {
+        let scope = &installed.installer;
+        match action {
+            HookAction::Send { session, text } => {
+                self.say(installed, &session, text).await?;
+                Ok(session)
+            }
+            HookAction::Open { id, title, text } => {
+                // The same agent goes on elsewhere; it can do no more there than here.
+                let agent = self.agent_of(scope, &event.session).await?;
+                let open = OpenOptions { id, title, ..OpenOptions::default() };
+                let start = StartOptions { open, agent, ..StartOptions::default() };
+                let (session, _) = self.start(scope, start).await?;
+                if let Some(text) = text {
+                    self.say(installed, &session, text).await?;
+                }
+                Ok(session)
+            }
+        }
+    }
+
+    /// Begins a turn and waits for its end, so that a program does not end before it.
+    async fn say(&self, installed: &Installed, session: &SessionId, text: String) -> Result<()> {
+        let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
+        let deadline = tokio::time::Instant::now() + BUSY_WAIT;
+        let sent = loop {
+            let words = vec![Part::text(text.clone())];
+            match self.send(&installed.installer, session, words, options).await {
+                Err(EngineError::TurnRunning { .. }) if tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
+                sent => break sent?,
+            }
+        };
+        if let Sent::Started(running) = sent {
+            running.ended().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Which hooks are installed, by whom, and in which order they are called. A book is a value: an engine that gets another
+//! hook is another engine, and a turn that runs keeps the hooks it began with.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sapwood_core::Scope;
+use sapwood_core::port::hook::{Hook, HookAnswer, HookError, HookEvent, HookName};
+use sapwood_core::scope::Reach;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::TIMEOUT_MAX;
+use crate::{EngineError, Result};
+
+/// How long a hook may take if nothing else is said.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// Most hooks of one name.
+const HOOKS_MAX: usize = 16;
+/// Longest name of a hook, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// What a failing hook means for what it was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// It goes on as if there were no hook.
+    #[default]
+    Ignore,
+    Refuse,
+}
+
+impl OnFailure {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnFailure::Ignore => "ignore",
+            OnFailure::Refuse => "refuse",
+        }
+    }
+}
+
+/// A hook, and under which conditions it is called.
+#[derive(Clone)]
+pub struct Installed {
+    /// Its own name, for people and for the log.
+    pub name: String,
+    pub on: HookName,
+    pub hook: Arc<dyn Hook>,
+    /// Lower ones are called first; of equal ones, the one that was installed first.
+    pub priority: i32,
+    pub timeout: Duration,
+    pub on_failure: OnFailure,
+    /// Only for these tools; for every one if empty.
+    pub tools: Vec<String>,
+    /// Whoever installed it: the hook sees sessions of this tenant only, and acts with these rights.
+    pub installer: Scope,
+}
+
+impl Installed {
+    pub fn new(name: impl Into<String>, on: HookName, hook: Arc<dyn Hook>, installer: Scope) -> Self {
+        Self {
+            name: name.into(),
+            on,
+            hook,
+            priority: 0,
+            timeout: TIMEOUT_DEFAULT,
+            on_failure: OnFailure::Ignore,
+            tools: Vec::new(),
+            installer,
+        }
+    }
+
+    /// Nothing crosses a tenant, and who is not its operator hears only of what they do themselves.
+    pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
+        let is_theirs = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
+        let tool = event.data["tool"].as_str().unwrap_or_default();
+        let is_about = self.tools.is_empty() || self.tools.iter().any(|name| name == tool);
+        self.installer.tenant == event.tenant && is_theirs && is_about
+    }
+
+    fn check(&self) -> Result<()> {
+        let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
+            let why = "its name takes 1 to 64 letters, digits and - _ .";
+            return fail(format!("{:.80?}: {why}", self.name));
+        }
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            return fail(format!("{}: its timeout is from 1 ms to {} s", self.name, TIMEOUT_MAX.as_secs()));
+        }
+        let is_about_tools = matches!(self.on, HookName::BeforeTool | HookName::AfterTool);
+        if !self.tools.is_empty() && !is_about_tools {
+            return fail(format!("{}: {} is not about tools", self.name, self.on));
+        }
+        Ok(())
+    }
+}
+
+/// All hooks of an engine.
+#[derive(Clone)]
+pub struct Hooks {
+    installed: Vec<Installed>,
+    /// Actions that are under way, in this book and in those made from it.
+    pub(super) acting: Arc<watch::Sender<usize>>,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self { installed: Vec::new(), acting: Arc::new(watch::Sender::new(0)) }
+    }
+}
+
+impl Hooks {
+    pub fn is_empty(&self) -> bool {
+        self.installed.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Installed> {
+        self.installed.iter()
+    }
+
+    /// Kept in the order of calls: by name, then by priority, then as they came.
+    pub fn install(&mut self, installed: Installed) -> Result<()> {
+        installed.check()?;
+        let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
+        if self.of(installed.on).len() >= HOOKS_MAX {
+            return fail(format!("{} has {HOOKS_MAX} hooks already", installed.on));
+        }
+        if self.of(installed.on).iter().any(|other| other.name == installed.name) {
+            return fail(format!("{} has a hook {} already", installed.on, installed.name));
+        }
+        let place = |one: &Installed| (one.on, one.priority);
+        let at = self.installed.partition_point(|other| place(other) <= place(&installed));
+        self.installed.insert(at, installed);
+        Ok(())
+    }
+
+    pub(super) fn of(&self, name: HookName) -> &[Installed] {
+        let from = self.installed.partition_point(|one| one.on < name);
+        let to = self.installed.partition_point(|one| one.on <= name);
+        &self.installed[from..to]
+    }
+
+    pub(super) fn listens(&self, name: HookName) -> bool {
+        !self.of(name).is_empty()
+    }
+}
+
+/// A closure as a hook.
+pub struct Closure<F>(pub F);
+
+#[async_trait]
+impl<F, Fut, A> Hook for Closure<F>
+where
+    F: Fn(HookEvent) -> Fut + Send + Sync,
+    Fut: Future<Output = A> + Send,
+    A: Into<HookAnswer>,
+{
+    async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError> {
+        let answer = (self.0)(event.clone());
+        Ok(answer.await.into())
+    }
+
+    fn describe(&self) -> String {
+        "closure".to_owned()
+    }
+}

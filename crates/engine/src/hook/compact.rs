@@ -1,0 +1,125 @@
+//! Hooks around a compaction: the seam that a compaction has, filled with the hooks that are installed.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sapwood_core::compact::Archive;
+use sapwood_core::entry::{Compaction, Details, Trigger};
+use sapwood_core::port::hook::{HookName, Verdict, event_text};
+use sapwood_core::port::summariser::{BeforeCompact, CompactHook};
+use sapwood_core::project::context::Role;
+use sapwood_core::{Scope, SessionId, TurnId};
+use serde_json::{Value, json};
+
+use super::{At, Said, text_of};
+use crate::compact::{Compacting, Writing};
+use crate::{Engine, EngineError};
+
+struct HookedCompaction {
+    engine: Engine,
+    scope: Scope,
+    session: SessionId,
+    turn: Option<TurnId>,
+    trigger: Trigger,
+    writing: Writing,
+}
+
+impl Engine {
+    /// The compaction with the hooks that are installed, unless it brought one of its own.
+    pub(crate) fn hooked(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
+        let listens = self.has_hooks(HookName::BeforeCompact) || self.has_hooks(HookName::AfterCompact);
+        if how.hook.is_some() || !listens {
+            return how;
+        }
+        let hook = HookedCompaction {
+            engine: self.clone(),
+            scope: scope.clone(),
+            session: session.clone(),
+            turn: how.turn,
+            trigger: how.trigger,
+            // A turn writes what it planned itself.
+            writing: if how.turn.is_some() { Writing::Write } else { how.writing },
+        };
+        Compacting { hook: Some(Arc::new(hook)), ..how }
+    }
+}
+
+#[async_trait]
+impl CompactHook for HookedCompaction {
+    async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact {
+        let at = At { scope: &self.scope, session: &self.session, turn: self.turn };
+        let data = || json!({"trigger": self.trigger, "archived": archive.archived, "text": told(archive)});
+        if self.writing == Writing::DryRun {
+            return self.rehearse(data()).await;
+        }
+        match self.engine.ask_hooks(HookName::BeforeCompact, at, data).await {
+            Ok(Said::GoOn) => BeforeCompact::GoOn,
+            Ok(Said::Changed(data) | Said::Supplied { data, .. }) => supplied(&data),
+            Err(EngineError::HookRefused { hook, reason, .. }) => {
+                BeforeCompact::Cancel { reason: format!("{hook}: {reason}") }
+            }
+            Err(error) => BeforeCompact::Cancel { reason: error.to_string() },
+        }
+    }
+
+    async fn after_compact(&self, compaction: &Compaction) {
+        let (engine, turn) = (&self.engine, self.turn);
+        let data = || compacted(compaction);
+        engine.fire(HookName::AfterCompact, &self.scope, &self.session, turn, data).await;
+    }
+}
+
+impl HookedCompaction {
+    /// What hooks would say; nothing is written down, because nothing happens.
+    async fn rehearse(&self, data: Value) -> BeforeCompact {
+        let name = HookName::BeforeCompact;
+        let mut said = BeforeCompact::GoOn;
+        for one in self.engine.rehearse(name, &self.scope, &self.session, data).await {
+            match one.verdict {
+                Some(Verdict::Refuse { reason }) => {
+                    return BeforeCompact::Cancel { reason: format!("{}: {reason}", one.by) };
+                }
+                Some(Verdict::Change { data } | Verdict::Supply { data }) => said = supplied(&data),
+                Some(Verdict::GoOn) => {}
+                None if one.goes_on => {}
+                None => {
+                    let why = one.failure.unwrap_or_default();
+                    return BeforeCompact::Cancel { reason: format!("{}: {why}", one.by) };
+                }
+            }
+        }
+        said
+    }
+}
+
+fn supplied(data: &Value) -> BeforeCompact {
+    match text_of(data, "summary") {
+        Some(summary) => BeforeCompact::Supply { summary, details: Details::default() },
+        None => BeforeCompact::GoOn,
+    }
+}
+
+pub(crate) fn compacted(compaction: &Compaction) -> Value {
+    let summary = compaction.summary.as_deref().map(event_text);
+    json!({
+        "trigger": compaction.trigger, "summary": summary, "archived": compaction.archived,
+        "tokens_before": compaction.tokens_before, "tokens_after": compaction.tokens_after,
+    })
+}
+
+/// What leaves the context, a line per message.
+fn told(archive: &Archive<'_>) -> String {
+    let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
+    let lines: Vec<String> =
+        messages.map(|message| format!("{}: {}", name_of(message.role), message.text())).collect();
+    event_text(&lines.join("\n"))
+}
+
+fn name_of(role: Role) -> &'static str {
+    match role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+        Role::System => "system",
+    }
+}

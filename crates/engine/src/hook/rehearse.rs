@@ -1,0 +1,72 @@
+//! What hooks would say to an event, without anything coming of it: nothing is refused, changed, written or sent.
+
+use std::time::Instant;
+
+use sapwood_core::Scope;
+use sapwood_core::SessionId;
+use sapwood_core::port::hook::{HookAction, HookEvent, HookName, Verdict};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{At, OnFailure, ask, put_into};
+use crate::Engine;
+
+/// What one hook said.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rehearsed {
+    pub by: String,
+    pub took_ms: u64,
+    #[serde(flatten)]
+    pub verdict: Option<Verdict>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<HookAction>,
+    /// Why its answer would not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Whether the event would go on to the next hook, and then happen.
+    pub goes_on: bool,
+}
+
+impl Engine {
+    /// Calls the hooks of a name with an event that did not happen. The hooks themselves do run: only they know what they
+    /// would say. The event tells them that it is a rehearsal.
+    pub async fn rehearse(
+        &self,
+        name: HookName,
+        scope: &Scope,
+        session: &SessionId,
+        data: Value,
+    ) -> Vec<Rehearsed> {
+        let hooks = self.hooks();
+        let mut event = HookEvent { rehearsal: true, ..self.event(name, At::new(scope, session), data) };
+        let mut all = Vec::new();
+        for installed in hooks.of(name) {
+            if !installed.listens_to(&event) {
+                continue;
+            }
+            let began = Instant::now();
+            let answered = ask(installed, &event).await;
+            let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let one = Rehearsed {
+                by: installed.name.clone(),
+                took_ms,
+                goes_on: match &answered {
+                    Ok(answer) => matches!(answer.verdict, Verdict::GoOn | Verdict::Change { .. }),
+                    Err(_) => installed.on_failure == OnFailure::Ignore || !name.asks(),
+                },
+                failure: answered.as_ref().err().map(ToString::to_string),
+                verdict: answered.as_ref().ok().map(|answer| answer.verdict.clone()),
+                actions: answered.map(|answer| answer.actions).unwrap_or_default(),
+            };
+            if let Some(Verdict::Change { data }) = &one.verdict {
+                put_into(&mut event.data, data.clone());
+            }
+            let goes_on = one.goes_on;
+            all.push(one);
+            if !goes_on {
+                break;
+            }
+        }
+        all
+    }
+}

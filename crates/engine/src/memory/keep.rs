@@ -1,0 +1,277 @@
+//! Writing memories: by hand, as learned, changed, forgotten. What repeats strengthens; what contradicts takes the place
+//! of the older one, which stays and is linked to it.
+
+use sapwood_core::id::MemoryId;
+use sapwood_core::memory::compare::{Relation, relate};
+use sapwood_core::memory::rank::quantise;
+use sapwood_core::memory::{Candidate, Tone, is_fit_to_keep};
+use sapwood_core::port::memory::{
+    Belongs, Embedding, Learned, Memory, MemoryFilter, MemoryKind, Source, Standing, Whose,
+};
+use sapwood_core::port::store::{Page, StoreError};
+use sapwood_core::{Principal, Scope, TimestampMs};
+use serde::Serialize;
+
+use crate::{Engine, EngineError, Result};
+
+/// How often a change looks again before it gives up.
+const TRIES_MAX: u32 = 16;
+
+/// Something to be remembered by hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    pub text: String,
+    pub kind: MemoryKind,
+    /// The caller's own if none.
+    pub belongs: Option<Belongs>,
+}
+
+/// What is to be different.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Edit {
+    pub text: Option<String>,
+    pub kind: Option<MemoryKind>,
+    /// The tenant's, or the caller's own again: an explicit act.
+    pub belongs: Option<Belongs>,
+    /// Fails with a conflict unless the memory has this version.
+    pub expected: Option<u64>,
+}
+
+/// What became of something that was to be remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+pub enum Outcome {
+    Learned,
+    /// It was known, and has more support now.
+    Strengthened,
+    /// It was known, by these very entries.
+    Known,
+    /// It stands in the place of another.
+    Superseded {
+        old: MemoryId,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Kept {
+    pub memory: Memory,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl Engine {
+    /// Remembers something by hand.
+    pub async fn remember(&self, scope: &Scope, written: Written) -> Result<Kept> {
+        let belongs = written.belongs.unwrap_or_else(|| Belongs::To(scope.principal.clone()));
+        let text = checked(&written.text)?;
+        let candidate = Candidate { kind: written.kind, text, entries: Vec::new(), tone: Tone::Plain };
+        let now = self.clock.now();
+        let new = NewMemory {
+            id: MemoryId::mint(now, self.clock.random()),
+            belongs: belongs.clone(),
+            learned: Learned::ByHand,
+            source: None,
+        };
+        for _ in 0..TRIES_MAX {
+            let mut known = self.all_memories(scope, Whose::Only(belongs.clone()), Standing::Current).await?;
+            match self.keep_candidate(scope, &candidate, &new, &mut known).await {
+                Err(EngineError::Store(StoreError::MemoryConflict { .. })) => continue,
+                kept => return kept,
+            }
+        }
+        Err(contended(new.id))
+    }
+
+    pub async fn memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        Ok(self.store.get_memory(scope, id).await?)
+    }
+
+    /// One page, the newest first; with words, those in which all of them occur.
+    pub async fn memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        Ok(self.store.list_memories(scope, filter).await?)
+    }
+
+    /// The memories that this one stands in for, the newest first.
+    pub async fn superseded(&self, scope: &Scope, memory: &Memory) -> Result<Vec<Memory>> {
+        let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
+        Ok(all.into_iter().filter(|other| other.superseded_by == Some(memory.id)).collect())
+    }
+
+    /// Changes a memory. Whoever made it stays who it was.
+    pub async fn edit_memory(&self, scope: &Scope, id: MemoryId, edit: Edit) -> Result<Memory> {
+        let text = edit.text.as_deref().map(checked).transpose()?;
+        for _ in 0..TRIES_MAX {
+            let known = self.store.get_memory(scope, id).await?;
+            let version = edit.expected.unwrap_or(known.version);
+            let mut edited = known.clone();
+            edited.kind = edit.kind.unwrap_or(known.kind);
+            edited.belongs = edit.belongs.clone().unwrap_or_else(|| known.belongs.clone());
+            if let Some(text) = text.clone().filter(|text| *text != known.text) {
+                edited = Memory { text, embedding: None, ..edited };
+            }
+            match self.write_memory(scope, edited, version).await {
+                Err(EngineError::Store(StoreError::MemoryConflict { .. })) if edit.expected.is_none() => {}
+                written => return written,
+            }
+        }
+        Err(contended(id))
+    }
+
+    /// Really deletes a memory, and what it stood in for: nobody wants the older version back. Says how many.
+    pub async fn forget(&self, scope: &Scope, id: MemoryId) -> Result<usize> {
+        let memory = self.store.get_memory(scope, id).await?;
+        if !memory.yields_to(scope) {
+            let principal = scope.principal.clone();
+            return Err(StoreError::MemoryDenied { memory: id, principal }.into());
+        }
+        let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
+        let mut doomed = vec![id];
+        // Grows while it is walked: each memory is superseded by one, so this ends.
+        let mut next = 0;
+        while let Some(newer) = doomed.get(next).copied() {
+            let older =
+                all.iter().filter(|other| other.superseded_by == Some(newer) && !doomed.contains(&other.id));
+            let older: Vec<MemoryId> = older.map(|other| other.id).collect();
+            doomed.extend(older);
+            next += 1;
+        }
+        let now = self.clock.now();
+        for id in doomed.iter().rev() {
+            match self.store.forget_memory(scope, *id, now).await {
+                Ok(()) | Err(StoreError::NoMemory { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(doomed.len())
+    }
+
+    /// Writes what something new is to what is known, and keeps `known` as it then is.
+    pub(super) async fn keep_candidate(
+        &self,
+        scope: &Scope,
+        candidate: &Candidate,
+        new: &NewMemory,
+        known: &mut Vec<Memory>,
+    ) -> Result<Kept> {
+        match relate(candidate, known.iter().filter(|memory| memory.is_current())) {
+            Relation::Strengthens(id) => self.strengthen(scope, id, new, known).await,
+            Relation::New => {
+                let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
+                known.push(memory.clone());
+                Ok(Kept { memory, outcome: Outcome::Learned })
+            }
+            Relation::Supersedes(old) => {
+                let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
+                self.supersede(scope, old, memory.id, known).await?;
+                known.push(memory.clone());
+                Ok(Kept { memory, outcome: Outcome::Superseded { old } })
+            }
+        }
+    }
+
+    async fn strengthen(
+        &self,
+        scope: &Scope,
+        id: MemoryId,
+        new: &NewMemory,
+        known: &mut [Memory],
+    ) -> Result<Kept> {
+        let place = known.iter_mut().find(|memory| memory.id == id);
+        let place = place.ok_or(StoreError::NoMemory { memory: id })?;
+        let mut stronger = place.clone();
+        let added = new.source.as_ref().map_or(0, |source| stronger.support(source));
+        if added == 0 {
+            return Ok(Kept { memory: stronger, outcome: Outcome::Known });
+        }
+        let version = stronger.version;
+        *place = self.write_memory(scope, stronger, version).await?;
+        Ok(Kept { memory: place.clone(), outcome: Outcome::Strengthened })
+    }
+
+    async fn supersede(
+        &self,
+        scope: &Scope,
+        old: MemoryId,
+        by: MemoryId,
+        known: &mut [Memory],
+    ) -> Result<()> {
+        let Some(place) = known.iter_mut().find(|memory| memory.id == old) else { return Ok(()) };
+        let version = place.version;
+        let superseded = Memory { superseded_by: Some(by), ..place.clone() };
+        *place = self.write_memory(scope, superseded, version).await?;
+        Ok(())
+    }
+
+    /// The one place where a memory is written.
+    pub(super) async fn write_memory(
+        &self,
+        scope: &Scope,
+        mut memory: Memory,
+        expected: u64,
+    ) -> Result<Memory> {
+        if memory.embedding.is_none() {
+            memory.embedding = self.embed_one(&memory.text).await;
+        }
+        Ok(self.store.put_memory(scope, memory, expected, self.clock.now()).await?)
+    }
+
+    /// A text's direction, where there is an embedder and it answers: words are enough to go on without.
+    pub(super) async fn embed_one(&self, text: &str) -> Option<Embedding> {
+        let embedder = self.care.embedder.as_ref()?;
+        match embedder.embed(&[text.to_owned()]).await {
+            Ok(directions) => {
+                let numbers = quantise(directions.first()?);
+                Some(Embedding { model: embedder.model().to_owned(), numbers })
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a memory has no embedding");
+                None
+            }
+        }
+    }
+}
+
+/// What is known of a memory before it is compared with others.
+pub(super) struct NewMemory {
+    pub id: MemoryId,
+    pub belongs: Belongs,
+    pub learned: Learned,
+    pub source: Option<Source>,
+}
+
+impl NewMemory {
+    fn memory(&self, candidate: &Candidate) -> Memory {
+        Memory {
+            id: self.id,
+            belongs: self.belongs.clone(),
+            kind: candidate.kind,
+            text: candidate.text.clone(),
+            sources: self.source.clone().into_iter().collect(),
+            learned: self.learned.clone(),
+            // These four are the store's to say.
+            by: Principal::System,
+            version: 0,
+            created_at: TimestampMs(0),
+            updated_at: TimestampMs(0),
+            superseded_by: None,
+            embedding: None,
+        }
+    }
+}
+
+/// A text that may be kept: not empty, and no secret.
+fn checked(text: &str) -> Result<String> {
+    let text = text.trim();
+    let fail = |why: &str| Err(EngineError::Invalid { what: "the memory", why: why.to_owned() });
+    if text.is_empty() {
+        return fail("it is empty");
+    }
+    if !is_fit_to_keep(text) {
+        return fail("it looks like a key or a password, and those are not kept as memories");
+    }
+    Ok(text.to_owned())
+}
+
+fn contended(memory: MemoryId) -> EngineError {
+    StoreError::MemoryConflict { memory, expected: 0, actual: 0 }.into()
+}

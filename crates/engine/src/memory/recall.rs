@@ -1,0 +1,170 @@
+//! Answering questions from memory, and telling new sessions what earlier ones taught.
+
+use sapwood_core::agent::Agent;
+use sapwood_core::id::MemoryId;
+use sapwood_core::memory::brief::{brief, provenance};
+use sapwood_core::memory::rank::{quantise, rank};
+use sapwood_core::port::embedder::EMBED_TEXTS_MAX;
+use sapwood_core::port::memory::{Belongs, Embedding, Learned, Memory, MemoryKind, Source, Standing, Whose};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Principal, Scope, SessionId, TimestampMs};
+use serde::Serialize;
+
+use crate::{Engine, EngineError, Result};
+
+/// Most memories one question is answered with.
+pub const FOUND_MAX: usize = 100;
+
+/// A memory, and how well it answers: from 0 to about 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    pub memory: Memory,
+    pub score: f64,
+}
+
+/// What a question was answered with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recollection {
+    pub found: Vec<Found>,
+    /// Whether directions were compared, or words alone.
+    pub by_embedding: bool,
+}
+
+impl Engine {
+    /// The memories that answer a question, asked in whatever words, the best first.
+    pub async fn recollect(
+        &self,
+        scope: &Scope,
+        question: &str,
+        whose: Whose,
+        limit: usize,
+    ) -> Result<Recollection> {
+        let mut memories = self.all_memories(scope, whose, Standing::Current).await?;
+        let asked = self.embed_one(question).await;
+        if let Some(asked) = &asked {
+            self.embed_more(scope, asked, &mut memories).await;
+        }
+        let ranked = rank(question, asked.as_ref(), &memories).into_iter().take(limit.clamp(1, FOUND_MAX));
+        let found =
+            ranked.map(|ranked| Found { memory: ranked.memory.clone(), score: ranked.score }).collect();
+        Ok(Recollection { found, by_embedding: asked.is_some() })
+    }
+
+    /// Gives memories from before there was an embedder theirs: some with every question, until all have one.
+    async fn embed_more(&self, scope: &Scope, asked: &Embedding, memories: &mut [Memory]) {
+        let Some(embedder) = &self.care.embedder else { return };
+        let lacks = |memory: &&mut Memory| {
+            memory.embedding.as_ref().is_none_or(|known| known.model != asked.model)
+                && memory.yields_to(scope)
+        };
+        let lacking: Vec<&mut Memory> = memories.iter_mut().filter(lacks).take(EMBED_TEXTS_MAX).collect();
+        let texts: Vec<String> = lacking.iter().map(|memory| memory.text.clone()).collect();
+        if texts.is_empty() {
+            return;
+        }
+        let Ok(directions) = embedder.embed(&texts).await else { return };
+        for (memory, direction) in lacking.into_iter().zip(directions) {
+            let embedding = Embedding { model: asked.model.clone(), numbers: quantise(&direction) };
+            let version = memory.version;
+            let embedded = Memory { embedding: Some(embedding), ..memory.clone() };
+            match self.write_memory(scope, embedded, version).await {
+                Ok(written) => *memory = written,
+                // Somebody else was quicker; the next question tries again.
+                Err(error) => tracing::debug!(%error, "a memory was not embedded"),
+            }
+        }
+    }
+
+    /// The memory that an id, or the beginning of one, means to the caller.
+    pub async fn find_memory(&self, scope: &Scope, given: &str) -> Result<MemoryId> {
+        if let Ok(id) = given.parse() {
+            return Ok(id);
+        }
+        let all = self.all_memories(scope, Whose::Any, Standing::Any).await?;
+        let prefix = given.to_ascii_lowercase();
+        let mut fits = all.iter().map(|memory| memory.id).filter(|id| id.to_string().starts_with(&prefix));
+        match (fits.next(), fits.next()) {
+            (Some(id), None) => Ok(id),
+            (Some(first), Some(second)) => Err(EngineError::Ambiguous {
+                what: "the memory",
+                given: given.to_owned(),
+                first: first.to_string(),
+                second: second.to_string(),
+            }),
+            (None, _) => Err(EngineError::NoSuchMemory { given: given.chars().take(64).collect() }),
+        }
+    }
+
+    /// What a new session of the caller's is told, as its agent wants it. Not being told must not keep it from starting.
+    pub(crate) async fn told(&self, scope: &Scope, agent: &Agent) -> Option<String> {
+        let tokens = agent.memory.unwrap_or_default().tokens;
+        if tokens == 0 {
+            return None;
+        }
+        let whose = Whose::For(scope.principal.clone());
+        match self.all_memories(scope, whose, Standing::Current).await {
+            Ok(memories) => brief(&memories, tokens),
+            Err(error) => {
+                tracing::warn!(%error, "a session starts without memories");
+                None
+            }
+        }
+    }
+
+    /// Whose memories may be put into a session: its owner's when the owner alone reads it; the tenant's otherwise. What
+    /// is put there is in its log, and everybody it is shared with reads it.
+    pub(crate) fn tellable(&self, scope: &Scope, summary: &Summary) -> Whose {
+        let is_alone = summary.members.is_empty() && summary.owner == scope.principal;
+        match is_alone {
+            true => Whose::For(scope.principal.clone()),
+            false => Whose::Only(Belongs::Tenant),
+        }
+    }
+
+    /// Whether everybody who reads one session may read the other, so that nothing is carried to where it may not be.
+    pub(crate) async fn may_quote(&self, scope: &Scope, into: &Summary, from: &SessionId) -> bool {
+        let Ok(from) = self.store.summary(scope, from).await else { return false };
+        let may_read = |reader: &Principal| from.owner == *reader || from.members.contains_key(reader);
+        std::iter::once(&into.owner).chain(into.members.keys()).all(may_read)
+    }
+}
+
+/// A memory as it is shown to people and programs: without its direction, which means nothing to either.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shown {
+    pub id: MemoryId,
+    pub belongs: Belongs,
+    pub kind: MemoryKind,
+    pub text: String,
+    pub sources: Vec<Source>,
+    pub learned: Learned,
+    pub strength: usize,
+    pub by: Principal,
+    pub version: u64,
+    pub created_at: TimestampMs,
+    pub updated_at: TimestampMs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<MemoryId>,
+    /// In words.
+    pub provenance: String,
+}
+
+impl From<&Memory> for Shown {
+    fn from(memory: &Memory) -> Self {
+        Self {
+            id: memory.id,
+            belongs: memory.belongs.clone(),
+            kind: memory.kind,
+            text: memory.text.clone(),
+            sources: memory.sources.clone(),
+            learned: memory.learned.clone(),
+            strength: memory.strength(),
+            by: memory.by.clone(),
+            version: memory.version,
+            created_at: memory.created_at,
+            updated_at: memory.updated_at,
+            superseded_by: memory.superseded_by,
+            provenance: provenance(memory),
+        }
+    }
+}

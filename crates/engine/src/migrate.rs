@@ -1,0 +1,468 @@
+//! Moving everything from one store to another, whatever kinds they are. The source is only read, and may be in use: what
+//! is added meanwhile is taken in by another pass, or by running this again. A target that has part of it already is
+//! continued where it ends, so a move that was cut off is simply begun anew.
+//!
+//! Entries keep their numbers, ids, times, authors and turns; forks share in the target what they share in the source. Each
+//! session is then compared, on both sides: how long its log is, a hash over its entries, and the path a context is made
+//! from. Leases and the answers kept for idempotency keys stay behind: they belong to callers of the old store.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sapwood_core::port::keys::ApiKey;
+use sapwood_core::port::memory::{MemoryFilter, Standing};
+use sapwood_core::port::store::{
+    Append, AuditAction, AuditLine, AuditNote, Expect, Fork, ListFilter, NewSession, Store, Until,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId};
+use serde::Serialize;
+
+use crate::import::{BATCH_BYTES, BATCH_ENTRIES};
+use crate::{EngineError, Result};
+
+/// Rows of lists and logs asked for at a time.
+const PAGE_ROWS: usize = 1_000;
+/// How often the source is gone through for what was added meanwhile.
+const PASSES_MAX: u32 = 10;
+/// Forks of forks of forks.
+const FORKS_MAX: usize = 4_096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Copy,
+    /// Only says what would be copied.
+    DryRun,
+}
+
+/// What became of one session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    /// Entries in the source.
+    pub entries: u32,
+    /// Entries that the target did not have.
+    pub added: u32,
+    /// Over all entries: the same on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// Why it could not be moved, or does not compare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What became of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Total {
+    pub tenants: u64,
+    pub sessions: u64,
+    pub entries: u64,
+    pub added: u64,
+    pub blobs: u64,
+    pub keys: u64,
+    pub memories: u64,
+    pub audit_lines: u64,
+    pub problems: u64,
+    pub passes: u32,
+}
+
+/// One move.
+pub struct Migration {
+    from: Arc<dyn Store>,
+    to: Arc<dyn Store>,
+    mode: Mode,
+    total: Total,
+    /// Entries added to each session so far.
+    added: HashMap<(TenantId, SessionId), u32>,
+    /// Blobs that are in the target already.
+    put: HashSet<(TenantId, BlobHash)>,
+}
+
+/// Somebody who hears of each session.
+pub type Tell<'t> = &'t mut dyn FnMut(&Moved);
+
+impl Migration {
+    pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, mode: Mode) -> Self {
+        Self { from, to, mode, total: Total::default(), added: HashMap::new(), put: HashSet::new() }
+    }
+
+    pub async fn run(mut self, tell: Tell<'_>) -> Result<Total> {
+        let tenants = self.from.list_tenants().await?;
+        self.total.tenants = tenants.len() as u64;
+        for tenant in tenants {
+            self.move_tenant(&tenant, tell).await?;
+        }
+        if self.mode == Mode::Copy {
+            self.to.flush().await?;
+        }
+        Ok(self.total)
+    }
+
+    async fn move_tenant(&mut self, tenant: &TenantId, tell: Tell<'_>) -> Result<()> {
+        let scope = Scope::operator(tenant.clone(), Principal::System);
+        let mut moved: HashMap<SessionId, Moved> = HashMap::new();
+        for pass in 1..=PASSES_MAX {
+            self.total.passes = self.total.passes.max(pass);
+            let sessions = self.list(&scope).await?;
+            let has_grown =
+                |id: &SessionId| moved.get(id).is_none_or(|before| before.entries != sessions[id].head.seq.0);
+            let grown: Vec<SessionId> = sessions.keys().filter(|id| has_grown(id)).cloned().collect();
+            if grown.is_empty() {
+                break;
+            }
+            for id in grown {
+                let result = self.move_session(tenant, &id, &sessions).await;
+                let report = report_of(tenant, &sessions[&id], result)?;
+                moved.insert(id, report);
+            }
+            if self.mode == Mode::DryRun {
+                break;
+            }
+        }
+        for report in moved.values_mut() {
+            report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
+            self.finish(&scope, report).await?;
+            tell(report);
+        }
+        if self.mode == Mode::Copy {
+            self.move_keys(&scope).await?;
+            self.move_memories(&scope).await?;
+            self.move_audit(&scope).await?;
+        }
+        Ok(())
+    }
+
+    /// Compares a session on both sides, and counts it.
+    async fn finish(&mut self, scope: &Scope, report: &mut Moved) -> Result<()> {
+        if self.mode == Mode::Copy && report.problem.is_none() {
+            match self.compare(scope, &report.session).await {
+                Ok((entries, hash)) => (report.entries, report.hash) = (entries, Some(hash)),
+                Err(EngineError::Invalid { why, .. }) => report.problem = Some(why),
+                Err(error) => return Err(error),
+            }
+        }
+        self.total.sessions += 1;
+        self.total.entries += u64::from(report.entries);
+        self.total.added += u64::from(report.added);
+        self.total.problems += u64::from(report.problem.is_some());
+        Ok(())
+    }
+
+    async fn list(&self, scope: &Scope) -> Result<HashMap<SessionId, Summary>> {
+        let mut sessions = HashMap::new();
+        let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
+        loop {
+            let page = self.from.list(scope, &filter).await?;
+            sessions.extend(page.items.into_iter().map(|summary| (summary.id.clone(), summary)));
+            match page.next {
+                Some(next) => filter.cursor = Some(next),
+                None => return Ok(sessions),
+            }
+        }
+    }
+
+    /// Brings a session up to date in the target, and before it those whose entries it shares.
+    async fn move_session(
+        &mut self,
+        tenant: &TenantId,
+        id: &SessionId,
+        sessions: &HashMap<SessionId, Summary>,
+    ) -> Result<()> {
+        let mut line = vec![&sessions[id]];
+        while let Some(summary) = line.last().copied()
+            && summary.inherited > 0
+            && let Some(parent) = summary.parent.as_ref().and_then(|parent| sessions.get(&parent.session))
+            && line.len() < FORKS_MAX
+        {
+            line.push(parent);
+        }
+        while let Some(summary) = line.pop() {
+            let added = self.copy(tenant, summary, sessions).await?;
+            let sum = self.added.entry((tenant.clone(), summary.id.clone())).or_default();
+            // Trying it more than once counts once.
+            *sum = if self.mode == Mode::DryRun { added } else { *sum + added };
+        }
+        Ok(())
+    }
+
+    async fn copy(
+        &mut self,
+        tenant: &TenantId,
+        summary: &Summary,
+        sessions: &HashMap<SessionId, Summary>,
+    ) -> Result<u32> {
+        // Whoever owns a session made it, and may do everything with it.
+        let scope = Scope::operator(tenant.clone(), summary.owner.clone());
+        let there = match self.to.summary(&scope, &summary.id).await {
+            Ok(there) => Some(there.head.seq),
+            Err(StoreError::NoSession { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(head) = there else {
+            if self.mode == Mode::DryRun {
+                return Ok(summary.head.seq.0 - summary.inherited);
+            }
+            let head = self.make(&scope, summary, sessions).await?;
+            return self.copy_entries(&scope, &summary.id, head).await;
+        };
+        self.check_prefix(&scope, &summary.id, head).await?;
+        match self.mode {
+            Mode::DryRun => Ok(summary.head.seq.0.saturating_sub(head.0)),
+            Mode::Copy => self.copy_entries(&scope, &summary.id, head).await,
+        }
+    }
+
+    /// Makes the session in the target: as a fork, if what it was forked from is still there.
+    async fn make(
+        &self,
+        scope: &Scope,
+        summary: &Summary,
+        sessions: &HashMap<SessionId, Summary>,
+    ) -> Result<Seq> {
+        let new = NewSession {
+            id: summary.id.clone(),
+            at: summary.created_at,
+            title: summary.title.clone(),
+            agent: summary.agent.clone(),
+            cwd: summary.cwd.clone(),
+            parent: summary.parent.clone(),
+            origin: summary.origin.clone(),
+        };
+        let source = summary.parent.as_ref().filter(|parent| {
+            summary.inherited > 0 && sessions.contains_key(&parent.session) && parent.at.is_some()
+        });
+        if let Some(parent) = source
+            && let Some(at) = parent.at
+            && let [point] = self.to.find_entries(scope, &parent.session, &at.to_string()).await?.as_slice()
+        {
+            let (source, at) = (parent.session.clone(), Some(point.meta.seq));
+            return Ok(self.to.fork(scope, Fork { source, at, new, drafts: Vec::new() }).await?.seq);
+        }
+        self.to.create(scope, new).await?;
+        Ok(Seq::ZERO)
+    }
+
+    /// What the target has must be what the source begins with.
+    async fn check_prefix(&self, scope: &Scope, id: &SessionId, head: Seq) -> Result<()> {
+        if head == Seq::ZERO {
+            return Ok(());
+        }
+        let there = self.to.read_entry(scope, id, head).await?;
+        match self.from.read_entry(scope, id, head).await {
+            Ok(here) if here.meta.id == there.meta.id => Ok(()),
+            Ok(_) | Err(StoreError::NoEntry { .. }) => Err(EngineError::Invalid {
+                what: "the target",
+                why: format!("its session {id} has an entry {head} that the source does not have"),
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn copy_entries(&mut self, scope: &Scope, id: &SessionId, mut head: Seq) -> Result<u32> {
+        let mut added = 0;
+        loop {
+            let records = self.from.read_after(scope, id, head, BATCH_ENTRIES).await?;
+            let mut drafts = Vec::new();
+            let mut bytes = 0;
+            for record in records {
+                bytes += record.body.len();
+                let entry = read(id, record)?;
+                self.copy_blobs(scope, &entry).await?;
+                drafts.push(draft_of(entry));
+                if bytes > BATCH_BYTES {
+                    break;
+                }
+            }
+            if drafts.is_empty() {
+                return Ok(added);
+            }
+            added += drafts.len() as u32;
+            let now = drafts.last().map(|draft| draft.at).unwrap_or_default();
+            let append = Append { expect: Expect::Head(head), ..Append::new(id.clone(), now, drafts) };
+            head = self.to.append(scope, append).await?.head.seq;
+        }
+    }
+
+    async fn copy_blobs(&mut self, scope: &Scope, entry: &Entry) -> Result<()> {
+        for blob in entry.body.blobs() {
+            let key = (scope.tenant.clone(), blob);
+            if self.put.contains(&key) {
+                continue;
+            }
+            let bytes = self.from.get_blob(scope, blob).await?;
+            self.to.put_blob(scope, bytes).await?;
+            self.put.insert(key);
+            self.total.blobs += 1;
+        }
+        Ok(())
+    }
+
+    /// The length and the hash of a session's log, if both sides agree on them and on the path of its context.
+    async fn compare(&self, scope: &Scope, id: &SessionId) -> Result<(u32, String)> {
+        let differs = |what: &str| EngineError::Invalid {
+            what: "the target",
+            why: format!("{what} of session {id} is not what the source has"),
+        };
+        let length = self.to.summary(scope, id).await?.head.seq;
+        let here = hash_of(&*self.from, scope, id, length).await?;
+        let there = hash_of(&*self.to, scope, id, length).await?;
+        if here != there {
+            return Err(differs("the log"));
+        }
+        // The source may have gone on since; then the next run compares what it has now.
+        if self.from.summary(scope, id).await?.head.seq == length {
+            let here = self.from.read_path(scope, id, None, Until::ContextStart).await?;
+            let there = self.to.read_path(scope, id, None, Until::ContextStart).await?;
+            if (here.entries, here.settings_before, here.ended_turns)
+                != (there.entries, there.settings_before, there.ended_turns)
+            {
+                return Err(differs("the context"));
+            }
+        }
+        Ok((length.0, there))
+    }
+
+    async fn move_keys(&mut self, scope: &Scope) -> Result<()> {
+        let keys: Vec<ApiKey> = self.from.list_keys(scope).await?;
+        for key in keys {
+            let is_same = self.to.find_key(key.hash).await?.is_some_and(|there| there == key);
+            if !is_same {
+                self.to.put_key(scope, key).await?;
+                self.total.keys += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memories keep their ids, owners, authors and sources; their versions are counted anew.
+    async fn move_memories(&mut self, scope: &Scope) -> Result<()> {
+        let mut filter =
+            MemoryFilter { standing: Standing::Any, limit: PAGE_ROWS, ..MemoryFilter::default() };
+        loop {
+            let page = self.from.list_memories(scope, &filter).await?;
+            for memory in page.items {
+                match self.to.get_memory(scope, memory.id).await {
+                    Ok(_) => continue,
+                    Err(StoreError::NoMemory { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let by = Scope::operator(scope.tenant.clone(), memory.by.clone());
+                let (made, changed) = (memory.created_at, memory.updated_at);
+                self.to.put_memory(&by, memory.clone(), 0, made).await?;
+                if changed != made {
+                    self.to.put_memory(&by, memory, 1, changed).await?;
+                }
+                self.total.memories += 1;
+            }
+            match page.next {
+                Some(next) => filter.cursor = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Carries the audit over, chained anew, as long as the target has nothing of its own in it. Lines that copying writes
+    /// by itself are left out on both sides.
+    async fn move_audit(&mut self, scope: &Scope) -> Result<()> {
+        let is_carried = |line: &AuditLine| {
+            !matches!(
+                line.action,
+                AuditAction::Create
+                    | AuditAction::Fork
+                    | AuditAction::KeyChange
+                    | AuditAction::MemoryChange
+                    | AuditAction::TenantChange
+            )
+        };
+        let here: Vec<AuditLine> =
+            audit_of(&*self.from, scope).await?.into_iter().filter(is_carried).collect();
+        let there: Vec<AuditLine> =
+            audit_of(&*self.to, scope).await?.into_iter().filter(is_carried).collect();
+        let same = |(one, two): (&AuditLine, &AuditLine)| {
+            (&one.by, one.at, one.action, &one.session, &one.detail)
+                == (&two.by, two.at, two.action, &two.session, &two.detail)
+        };
+        if there.len() > here.len() || !here.iter().zip(&there).all(same) {
+            return Ok(());
+        }
+        for line in here.into_iter().skip(there.len()) {
+            let by = Scope::operator(scope.tenant.clone(), line.by);
+            let note = AuditNote { action: line.action, session: line.session, detail: line.detail };
+            self.to.write_audit(&by, note, line.at).await?;
+            self.total.audit_lines += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A session that cannot be moved is reported, and the others go on; a store that fails ends it all.
+fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<Moved> {
+    let problem = match result {
+        Ok(()) => None,
+        Err(
+            error @ (EngineError::Invalid { .. }
+            | EngineError::Unreadable { .. }
+            | EngineError::Store(
+                StoreError::Place(_) | StoreError::Damaged { .. } | StoreError::NoBlob { .. },
+            )),
+        ) => Some(error.to_string()),
+        Err(error) => return Err(error),
+    };
+    Ok(Moved {
+        tenant: tenant.clone(),
+        session: summary.id.clone(),
+        entries: summary.head.seq.0,
+        added: 0,
+        hash: None,
+        problem,
+    })
+}
+
+fn read(session: &SessionId, record: Record) -> Result<Entry> {
+    record.into_entry().map_err(|source| EngineError::Unreadable { session: session.clone(), source })
+}
+
+fn draft_of(entry: Entry) -> Draft {
+    let meta = entry.meta;
+    Draft { id: Some(meta.id), at: meta.at, by: Some(meta.by), turn: meta.turn, body: entry.body }
+}
+
+/// Over every entry up to a seq, as today's version writes it.
+async fn hash_of(store: &dyn Store, scope: &Scope, id: &SessionId, last: Seq) -> Result<String> {
+    let mut all = Vec::new();
+    let mut after = Seq::ZERO;
+    while after < last {
+        let limit = PAGE_ROWS.min((last.0 - after.0) as usize);
+        let records = store.read_after(scope, id, after, limit).await?;
+        let Some(newest) = records.last() else { break };
+        after = newest.meta.seq;
+        for record in records {
+            let entry = read(id, record)?;
+            let meta = &entry.meta;
+            all.extend(
+                format!(
+                    "{} {} {:?} {} {} {:?} ",
+                    meta.seq, meta.id, meta.parent, meta.at.0, meta.by, meta.turn
+                )
+                .into_bytes(),
+            );
+            all.extend(entry.to_record().body);
+            all = BlobHash::of(&all).as_bytes().to_vec();
+        }
+    }
+    Ok(BlobHash::of(&all).to_string())
+}
+
+async fn audit_of(store: &dyn Store, scope: &Scope) -> Result<Vec<AuditLine>> {
+    let mut lines: Vec<AuditLine> = Vec::new();
+    loop {
+        let after = lines.last().map_or(0, |line| line.number);
+        let page = store.read_audit(scope, None, after, PAGE_ROWS).await?;
+        let is_last = page.len() < PAGE_ROWS;
+        lines.extend(page);
+        if is_last {
+            return Ok(lines);
+        }
+    }
+}

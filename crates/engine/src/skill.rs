@@ -1,0 +1,135 @@
+//! Which skills a session has at hand. The list is a setting of the path it is on: activating is an entry, and going back
+//! before it undoes it. What a skill says is read where it lies, when it is used.
+
+use std::sync::Arc;
+
+use sapwood_core::entry::{Body, SkillsChanged};
+use sapwood_core::port::skill::{SKILLS_ACTIVE_MAX, SkillCard, SkillError, SkillListing, Skills};
+use sapwood_core::port::store::{Appended, StoreError};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Right, Scope, SessionId};
+
+use crate::{Engine, Result};
+
+/// What becomes of one skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Engine {
+    /// The same engine, with skills that sessions can use.
+    pub fn with_skills(mut self, skills: Arc<dyn Skills>) -> Self {
+        self.skills = Some(skills);
+        self
+    }
+
+    /// Every skill there is.
+    pub async fn list_skills(&self) -> SkillListing {
+        match &self.skills {
+            Some(skills) => skills.list().await,
+            None => SkillListing::default(),
+        }
+    }
+
+    /// The names that are active in a session.
+    pub async fn active_skills(&self, scope: &Scope, session: &SessionId) -> Result<Vec<String>> {
+        Ok(self.settings(scope, session).await?.skills)
+    }
+
+    /// Makes exactly these active.
+    pub async fn set_skills(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        wanted: Vec<String>,
+    ) -> Result<Appended> {
+        self.change_skills(scope, session, |_| wanted.clone()).await
+    }
+
+    /// Makes one more active, or one less.
+    pub async fn switch_skill(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        name: &str,
+        switch: Switch,
+    ) -> Result<Appended> {
+        self.change_skills(scope, session, |mut active| {
+            active.retain(|other| other != name);
+            active.extend((switch == Switch::On).then(|| name.to_owned()));
+            active
+        })
+        .await
+    }
+
+    async fn change_skills(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        change: impl Fn(Vec<String>) -> Vec<String>,
+    ) -> Result<Appended> {
+        let listing = self.list_skills().await;
+        self.decide(scope, session, |engine, looked| {
+            let (change, listing) = (&change, &listing);
+            async move {
+                // Asked for here, because what changes nothing is not asked for by the store.
+                check_may_write(scope, &looked)?;
+                let before = engine.settings(scope, session).await?.skills;
+                let active = checked(change(before.clone()), &before, listing)?;
+                let same = active == before;
+                Ok((!same).then_some(Body::SkillsChanged(SkillsChanged { active })).into_iter().collect())
+            }
+        })
+        .await
+    }
+
+    /// What a model is told about the skills that are active and there.
+    pub(crate) async fn cards_of(&self, session: &SessionId, active: &[String]) -> Vec<SkillCard> {
+        if active.is_empty() || self.skills.is_none() {
+            return Vec::new();
+        }
+        let listing = self.list_skills().await;
+        let found = active.iter().take(SKILLS_ACTIVE_MAX).filter_map(|name| {
+            let card = listing.card(name).cloned();
+            if card.is_none() {
+                tracing::warn!(%session, skill = %name, "an active skill is not there");
+            }
+            card
+        });
+        found.collect()
+    }
+}
+
+fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
+    match scope.role_in(&looked.owner, &looked.members) {
+        Some(role) if role.allows(Right::Write) => Ok(()),
+        _ => Err(StoreError::Denied {
+            session: looked.id.clone(),
+            principal: scope.principal.clone(),
+            needed: Right::Write,
+        }),
+    }
+}
+
+/// Each once; a new one must be there, one that was active may have gone.
+fn checked(
+    wanted: Vec<String>,
+    before: &[String],
+    listing: &SkillListing,
+) -> Result<Vec<String>, SkillError> {
+    let mut active: Vec<String> = Vec::new();
+    for name in wanted {
+        if listing.card(&name).is_none() && !before.contains(&name) {
+            return Err(SkillError::Unknown { name });
+        }
+        if !active.contains(&name) {
+            active.push(name);
+        }
+    }
+    if active.len() > SKILLS_ACTIVE_MAX {
+        return Err(SkillError::TooMany { limit: SKILLS_ACTIVE_MAX });
+    }
+    Ok(active)
+}

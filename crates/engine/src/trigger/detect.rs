@@ -1,0 +1,260 @@
+//! Noticing that it is time. Every server looks; what it concludes rests on the log as it was read, and is written only if
+//! the log still ends there. So what one has noticed the others do not notice again.
+
+use std::collections::BTreeMap;
+
+use sapwood_core::port::store::StoreError;
+use sapwood_core::port::trigger::{Calendar, Watcher};
+use sapwood_core::project::event::Event;
+use sapwood_core::trigger::{Mark, Missed, TriggerNote, TriggerState};
+use sapwood_core::{Record, Seq, SessionId, TimestampMs};
+use serde_json::{Value, json};
+
+use super::{Installed, Source, Terms};
+use crate::{Engine, EngineError, Result};
+
+/// Times that are counted as missed at once; a calendar that ticks quicker than it is looked at has more.
+const MISSED_MAX: usize = 10_000;
+/// A time this long ago was missed.
+const MISSED_AFTER_MS: i64 = 60_000;
+/// How often other sessions are looked at.
+const EVENT_POLL_MS: u64 = 500;
+/// Longest pause of a calendar: clocks are set.
+const CALENDAR_PAUSE_MS_MAX: i64 = 30_000;
+/// Entries of another session that are looked at in one go.
+const EVENTS_MAX: usize = 500;
+/// Files that a payload names.
+const NAMED_MAX: usize = 100;
+/// How long a file must stay as it is before a change counts.
+const SETTLE_MS: u64 = 100;
+
+impl Engine {
+    /// Looks once. Says in how many milliseconds to look again, if at all.
+    pub(super) async fn detect(
+        &self,
+        installed: &Installed,
+        log: &SessionId,
+        state: &TriggerState,
+        seen: &mut Option<Seq>,
+    ) -> Result<Option<u64>> {
+        let Some(mark) = &state.mark else {
+            let armed = TriggerNote::Armed { mark: self.first_mark(installed).await? };
+            return self.note_at_head(installed, log, state, &armed).await.map(|()| Some(0));
+        };
+        match &installed.source {
+            Source::Webhook => Ok(None),
+            Source::Cron { calendar, missed } => {
+                let now = self.clock.now();
+                let since = mark.time.unwrap_or(now);
+                let noticed = notice_time(calendar.as_ref(), *missed, since, now);
+                let Noticed { note, pause_ms } = noticed;
+                if let Some(note) = note {
+                    self.note_at_head(installed, log, state, &note).await?;
+                }
+                Ok(pause_ms)
+            }
+            Source::Watch { watcher, poll_ms } => {
+                let before = mark.files.clone().unwrap_or_default();
+                if let Some(note) = notice_files(watcher.as_ref(), &before).await {
+                    self.note_at_head(installed, log, state, &note).await?;
+                }
+                Ok(Some(*poll_ms))
+            }
+            Source::Event { session, types } => {
+                let after = mark.seq.unwrap_or_default().max(seen.unwrap_or_default());
+                match self.notice_event(installed, session, types, after).await? {
+                    Looked::Due(note) => self.note_at_head(installed, log, state, &note).await?,
+                    Looked::Passed(last) => *seen = Some(last),
+                    Looked::Nothing => return Ok(Some(EVENT_POLL_MS)),
+                }
+                Ok(Some(0))
+            }
+        }
+    }
+
+    /// Somebody was quicker: then the log says so, and it is read again.
+    async fn note_at_head(
+        &self,
+        installed: &Installed,
+        log: &SessionId,
+        state: &TriggerState,
+        note: &TriggerNote,
+    ) -> Result<()> {
+        let terms = Terms { head: Some(state.head), ..Terms::default() };
+        match self.append_trigger_note(&installed.scope, log, note, terms).await {
+            Ok(_) | Err(EngineError::Store(StoreError::Conflict { .. })) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn first_mark(&self, installed: &Installed) -> Result<Mark> {
+        Ok(match &installed.source {
+            Source::Webhook => Mark::default(),
+            Source::Cron { .. } => Mark { time: Some(self.clock.now()), ..Mark::default() },
+            Source::Watch { watcher, .. } => {
+                let files = watcher.look().await.map_err(unwatchable)?;
+                Mark { files: Some(files), ..Mark::default() }
+            }
+            Source::Event { session, .. } => {
+                let seq = match self.store.summary(&installed.scope, session).await {
+                    Ok(summary) => summary.head.seq,
+                    Err(StoreError::NoSession { .. }) => Seq::ZERO,
+                    Err(error) => return Err(error.into()),
+                };
+                Mark { seq: Some(seq), ..Mark::default() }
+            }
+        })
+    }
+
+    /// The next event that counts.
+    async fn notice_event(
+        &self,
+        installed: &Installed,
+        session: &SessionId,
+        types: &[String],
+        after: Seq,
+    ) -> Result<Looked> {
+        let records = match self.store.read_after(&installed.scope, session, after, EVENTS_MAX).await {
+            Err(StoreError::NoSession { .. }) => return Ok(Looked::Nothing),
+            records => records?,
+        };
+        let Some(last) = records.last().map(|record| record.meta.seq) else { return Ok(Looked::Nothing) };
+        let found = records.iter().find_map(|record| payload_of(session, record, types));
+        Ok(match found {
+            Some((payload, seq)) => {
+                let mark = Some(Mark { seq: Some(seq), ..Mark::default() });
+                Looked::Due(TriggerNote::Due { payload, mark })
+            }
+            None => Looked::Passed(last),
+        })
+    }
+}
+
+/// What a look at another session gave.
+enum Looked {
+    Nothing,
+    /// Up to here there is nothing that counts.
+    Passed(Seq),
+    Due(TriggerNote),
+}
+
+fn unwatchable(why: String) -> EngineError {
+    EngineError::Invalid { what: "the files of a trigger", why }
+}
+
+/// An event that was asked for, as a payload.
+fn payload_of(session: &SessionId, record: &Record, types: &[String]) -> Option<(Value, Seq)> {
+    let event = Event::of(session, record).ok()?;
+    if !types.is_empty() && !types.iter().any(|name| name == event.name) {
+        return None;
+    }
+    let text = record.decode().map(|body| body.text()).unwrap_or_default();
+    let payload = json!({
+        "type": event.name, "session": session, "seq": event.seq, "at": event.at, "by": event.by,
+        "turn": event.turn, "text": sapwood_core::port::hook::event_text(&text),
+    });
+    Some((payload, record.meta.seq))
+}
+
+/// What a look at the calendar gave.
+struct Noticed {
+    note: Option<TriggerNote>,
+    pause_ms: Option<u64>,
+}
+
+/// Pure: what has become due since `since`. However many times have passed, they make one firing.
+fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now: TimestampMs) -> Noticed {
+    let Some(first) = calendar.next_after(since) else { return Noticed { note: None, pause_ms: None } };
+    if first > now {
+        let left = (first.0 - now.0).min(CALENDAR_PAUSE_MS_MAX);
+        return Noticed { note: None, pause_ms: Some(left.unsigned_abs()) };
+    }
+    let (mut latest, mut passed) = (first, 1);
+    while let Some(next) = calendar.next_after(latest).filter(|next| *next <= now && passed < MISSED_MAX) {
+        latest = next;
+        passed += 1;
+    }
+    let mark = Mark { time: Some(latest), ..Mark::default() };
+    let is_missed = now.0 - latest.0 > MISSED_AFTER_MS;
+    let note = match (missed, is_missed) {
+        (Missed::Skip, true) => TriggerNote::Armed { mark },
+        _ => {
+            let payload = json!({"scheduled_at": latest, "passed": passed});
+            TriggerNote::Due { payload, mark: Some(mark) }
+        }
+    };
+    Noticed { note: Some(note), pause_ms: Some(0) }
+}
+
+/// What changed, once it stays as it is: a file that is being written is not looked into yet.
+async fn notice_files(watcher: &dyn Watcher, before: &BTreeMap<String, String>) -> Option<TriggerNote> {
+    let now = watcher.look().await.inspect_err(|why| tracing::warn!(%why, "files cannot be watched")).ok()?;
+    if now == *before {
+        return None;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(SETTLE_MS)).await;
+    let settled = watcher.look().await.ok()?;
+    if settled != now {
+        return None;
+    }
+    let named = |names: Vec<&String>| -> Vec<String> { names.into_iter().take(NAMED_MAX).cloned().collect() };
+    let added = now.keys().filter(|name| !before.contains_key(*name)).collect();
+    let removed = before.keys().filter(|name| !now.contains_key(*name)).collect();
+    let changed = now.iter().filter(|(name, look)| before.get(*name).is_some_and(|old| old != *look));
+    let changed = changed.map(|(name, _)| name).collect();
+    let payload = json!({"added": named(added), "changed": named(changed), "removed": named(removed)});
+    Some(TriggerNote::Due { payload, mark: Some(Mark { files: Some(now), ..Mark::default() }) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every ten seconds.
+    struct Tens;
+
+    impl Calendar for Tens {
+        fn next_after(&self, at: TimestampMs) -> Option<TimestampMs> {
+            Some(TimestampMs((at.0 / 10_000 + 1) * 10_000))
+        }
+        fn describe(&self) -> String {
+            "tens".to_owned()
+        }
+    }
+
+    fn notice(missed: Missed, since: i64, now: i64) -> (Option<TriggerNote>, Option<u64>) {
+        let noticed = notice_time(&Tens, missed, TimestampMs(since), TimestampMs(now));
+        (noticed.note, noticed.pause_ms)
+    }
+
+    fn due(time: i64, passed: usize) -> TriggerNote {
+        let mark = Some(Mark { time: Some(TimestampMs(time)), ..Mark::default() });
+        TriggerNote::Due { payload: json!({"scheduled_at": time, "passed": passed}), mark }
+    }
+
+    #[test]
+    fn a_time_fires_when_it_has_come() {
+        assert_eq!(notice(Missed::Once, 0, 9_000), (None, Some(1_000)));
+        assert_eq!(notice(Missed::Once, 0, 10_001), (Some(due(10_000, 1)), Some(0)));
+        assert_eq!(notice(Missed::Once, 10_000, 10_001), (None, Some(9_999)));
+    }
+
+    #[test]
+    fn times_that_nobody_saw_fire_once_or_not_at_all() {
+        // Looked at at half past the minute: the latest one is not long ago.
+        assert_eq!(notice(Missed::Skip, 0, 95_000), (Some(due(90_000, 9)), Some(0)));
+        struct Once;
+        impl Calendar for Once {
+            fn next_after(&self, at: TimestampMs) -> Option<TimestampMs> {
+                (at.0 < 1_000).then_some(TimestampMs(1_000))
+            }
+            fn describe(&self) -> String {
+                String::new()
+            }
+        }
+        let late = |missed| notice_time(&Once, missed, TimestampMs(0), TimestampMs(1_000_000)).note;
+        assert_eq!(late(Missed::Once), Some(due(1_000, 1)));
+        let mark = Mark { time: Some(TimestampMs(1_000)), ..Mark::default() };
+        assert_eq!(late(Missed::Skip), Some(TriggerNote::Armed { mark }));
+    }
+}

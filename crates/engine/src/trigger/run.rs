@@ -1,0 +1,357 @@
+//! Doing what is due. Whoever holds the lease of a trigger's log sends its words and waits for what comes of them; the
+//! others look on. Everything that counts is in the log before the next step, so that whoever comes after knows it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use sapwood_core::entry::{Body, InputQueued, Outcome, Queue};
+use sapwood_core::port::store::{Append, StoreError};
+use sapwood_core::trigger::{Conflict, Firing, SentTo, Step, Target, TriggerNote, TriggerState, next_steps};
+use sapwood_core::{Draft, EntryId, Kind, Part, Seq, SessionId, TurnId};
+
+use super::{Installed, Terms};
+use crate::follow::Follower;
+use crate::lease::{Hold, LEASE_TTL_MS};
+use crate::turn::OnWait;
+use crate::{Engine, EngineError, Result};
+
+/// How long to wait after something went wrong, and while another server has the lease.
+const RETRY_MS: u64 = 1_000;
+/// How often a session is looked at in which somebody else runs a turn.
+const BUSY_PAUSE: Duration = Duration::from_millis(300);
+/// How often a session is looked at that waits for a person.
+const PERSON_PAUSE: Duration = Duration::from_secs(3);
+/// Longest pause: a lease that somebody else let go is found by then.
+const PAUSE_MS_MAX: u64 = 30_000;
+
+type Done = (Seq, Result<(String, Option<String>)>);
+
+/// One trigger at work in this process.
+pub struct Runner {
+    engine: Engine,
+    installed: Arc<Installed>,
+    log: SessionId,
+    state: TriggerState,
+    follower: Follower,
+    hold: Option<Hold>,
+    /// Firings whose end this process waits for.
+    attended: BTreeSet<Seq>,
+    work: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// How far another session was looked at without finding anything.
+    seen: Option<Seq>,
+}
+
+impl Runner {
+    pub async fn new(engine: &Engine, installed: Installed) -> Result<Self> {
+        let log = engine.open_trigger_log(&installed).await?;
+        let follower = engine.follow(&installed.scope, &log, Seq::ZERO).await?;
+        Ok(Self {
+            engine: engine.clone(),
+            installed: Arc::new(installed),
+            log,
+            state: TriggerState::default(),
+            follower,
+            hold: None,
+            attended: BTreeSet::new(),
+            work: FuturesUnordered::new(),
+            seen: None,
+        })
+    }
+
+    /// Works until it is dropped. What goes wrong is said and tried again.
+    pub async fn run(mut self) {
+        loop {
+            let pause_ms = match self.tick(Looking::Yes).await {
+                Ok(pause_ms) => pause_ms.min(PAUSE_MS_MAX),
+                Err(error) => {
+                    let trigger = &self.installed.trigger.name;
+                    tracing::warn!(%trigger, %error, "a trigger cannot go on; it is tried again");
+                    self.hold = None;
+                    RETRY_MS
+                }
+            };
+            self.wait(Duration::from_millis(pause_ms)).await;
+        }
+    }
+
+    /// Does what is due and waits for what comes of it; nothing new is noticed. Says whether another process has it:
+    /// one that died holds the lease for a while yet.
+    pub async fn drain(mut self) -> Result<Drained> {
+        let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
+        loop {
+            let pause_ms = self.tick(Looking::No).await?;
+            if self.state.open.is_empty() {
+                self.release().await;
+                return Ok(Drained::Done(self.state));
+            }
+            if self.hold.is_none() && self.engine.clock.now().0 > deadline {
+                return Ok(Drained::Elsewhere);
+            }
+            self.wait(Duration::from_millis(pause_ms.min(RETRY_MS))).await;
+        }
+    }
+
+    async fn wait(&mut self, pause: Duration) {
+        let lost = async {
+            match &mut self.hold {
+                Some(hold) => hold.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some((firing, done)) = self.work.next() => {
+                if let Err(error) = self.settle(firing, done).await {
+                    let trigger = &self.installed.trigger.name;
+                    tracing::warn!(%trigger, %firing, %error, "the end of a firing is not in its log");
+                }
+            }
+            record = self.follower.next() => match record.map(|record| record.into_entry()) {
+                Ok(Ok(entry)) => self.state.apply(&entry),
+                // The next look says what is wrong.
+                Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
+            },
+            () = lost => self.let_go(),
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    /// Another process has the lease: it waits for the firings from here on.
+    fn let_go(&mut self) {
+        self.hold = None;
+        self.attended.clear();
+        self.work = FuturesUnordered::new();
+    }
+
+    /// Looks, and does what can be done now. Says how long nothing else is to be done.
+    async fn tick(&mut self, looking: Looking) -> Result<u64> {
+        self.catch_up().await?;
+        let mut pause_ms = PAUSE_MS_MAX;
+        if looking == Looking::Yes {
+            let (installed, log) = (self.installed.clone(), self.log.clone());
+            let again = self.engine.detect(&installed, &log, &self.state, &mut self.seen).await?;
+            pause_ms = again.unwrap_or(pause_ms);
+            self.catch_up().await?;
+        }
+        if self.state.open.is_empty() {
+            self.release().await;
+            return Ok(pause_ms);
+        }
+        if !self.take_hold().await? {
+            return Ok(pause_ms.min(RETRY_MS));
+        }
+        let (steps, again_ms) = next_steps(&self.installed.trigger, &self.state, self.engine.clock.now());
+        for step in steps {
+            match step {
+                Step::Skip(firing, why) => self.note(TriggerNote::Skipped { firing, why }).await?,
+                Step::Send(firing) => self.send(firing).await?,
+            }
+        }
+        self.attend_all();
+        Ok(again_ms.unwrap_or(pause_ms).min(pause_ms))
+    }
+
+    async fn catch_up(&mut self) -> Result<()> {
+        while let Some(record) = self.follower.try_next().await? {
+            let unreadable = |source| EngineError::Unreadable { session: self.log.clone(), source };
+            self.state.apply(&record.into_entry().map_err(unreadable)?);
+        }
+        Ok(())
+    }
+
+    /// Whether this process is the one that does it. What was written before the lease was taken is read first.
+    async fn take_hold(&mut self) -> Result<bool> {
+        if self.hold.is_some() {
+            return Ok(true);
+        }
+        match self.engine.take_hold(&self.installed.scope, &self.log).await {
+            Ok(hold) => self.hold = Some(hold),
+            Err(EngineError::Store(StoreError::Leased { .. })) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        self.catch_up().await?;
+        Ok(true)
+    }
+
+    async fn release(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.release().await;
+        }
+    }
+
+    async fn note(&mut self, note: TriggerNote) -> Result<()> {
+        let terms = Terms { fence: self.hold.as_ref().map(|hold| hold.fence), ..Terms::default() };
+        self.engine.append_trigger_note(&self.installed.scope, &self.log, &note, terms).await?;
+        self.catch_up().await
+    }
+
+    /// Puts the words into their session's queue, once, and writes down that they are there.
+    async fn send(&mut self, firing: Seq) -> Result<()> {
+        let Some(firing) = self.state.open.get(&firing).cloned() else { return Ok(()) };
+        let (engine, installed) = (self.engine.clone(), self.installed.clone());
+        if is_busy(&engine, &installed).await? {
+            let why = "its session runs another turn".to_owned();
+            return self.note(TriggerNote::Skipped { firing: firing.seq, why }).await;
+        }
+        match queue_words(&engine, &installed, &firing).await {
+            Ok(SentTo { session, input }) => {
+                self.note(TriggerNote::Sent { firing: firing.seq, session, input }).await
+            }
+            Err(error) if may_pass(&error) => Err(error),
+            Err(error) => {
+                let (outcome, code) = ("failed".to_owned(), Some(error.code().to_owned()));
+                self.note(TriggerNote::Ended { firing: firing.seq, outcome, code }).await
+            }
+        }
+    }
+
+    /// Waits for every firing that was sent, also those that another process sent before it died.
+    fn attend_all(&mut self) {
+        for firing in self.state.running() {
+            let Some(sent) = firing.sent.clone().filter(|_| !self.attended.contains(&firing.seq)) else {
+                continue;
+            };
+            self.attended.insert(firing.seq);
+            let (engine, installed, seq) = (self.engine.clone(), self.installed.clone(), firing.seq);
+            self.work.push(Box::pin(async move { (seq, attend(&engine, &installed, &sent).await) }));
+        }
+    }
+
+    async fn settle(&mut self, firing: Seq, done: Result<(String, Option<String>)>) -> Result<()> {
+        self.attended.remove(&firing);
+        let (outcome, code) = match done {
+            Ok(done) => done,
+            Err(error) if may_pass(&error) => return Err(error),
+            Err(error) => ("failed".to_owned(), Some(error.code().to_owned())),
+        };
+        self.note(TriggerNote::Ended { firing, outcome, code }).await
+    }
+}
+
+/// What became of draining.
+#[derive(Debug)]
+pub enum Drained {
+    Done(TriggerState),
+    /// Another process does it.
+    Elsewhere,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looking {
+    Yes,
+    No,
+}
+
+/// Whether trying again can end otherwise.
+fn may_pass(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Store(
+            StoreError::Busy { .. }
+                | StoreError::Io { .. }
+                | StoreError::Backend { .. }
+                | StoreError::DiskFull { .. }
+                | StoreError::StaleFence { .. }
+                | StoreError::Leased { .. }
+        ) | EngineError::LeaseLost { .. }
+            | EngineError::TurnLost { .. }
+    )
+}
+
+/// Whether the one session that a skipping trigger addresses is in use.
+async fn is_busy(engine: &Engine, installed: &Installed) -> Result<bool> {
+    let (Conflict::Skip, Target::Session(session)) = (installed.trigger.conflict, &installed.trigger.target)
+    else {
+        return Ok(false);
+    };
+    match engine.store.summary(&installed.scope, session).await {
+        Ok(summary) => Ok(summary.open_turn.is_some()),
+        Err(StoreError::NoSession { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn key_of(installed: &Installed, firing: Seq) -> String {
+    format!("{}:{firing}", installed.trigger.log_id())
+}
+
+/// Queues the words: the entry is the same one, however often this is called.
+async fn queue_words(engine: &Engine, installed: &Installed, firing: &Firing) -> Result<SentTo> {
+    let session = engine.open_target(installed, firing.seq).await?;
+    let now = engine.clock.now();
+    let queued = InputQueued { queue: Queue::Next, parts: vec![Part::text(installed.trigger.words(firing))] };
+    let mut append = Append::new(session.clone(), now, vec![Draft::new(now, queued)]);
+    append.idempotency_key = Some(key_of(installed, firing.seq));
+    let appended = engine.append(&installed.scope, append).await?;
+    let lost = EngineError::TurnLost { session: session.clone() };
+    let input = appended.entries.first().map(|(_, id)| *id).ok_or(lost)?;
+    Ok(SentTo { session, input })
+}
+
+/// Carries the session on until the turn of these words has ended, whoever runs it.
+async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result<(String, Option<String>)> {
+    let SentTo { session, input } = sent;
+    loop {
+        match turn_of(engine, installed, session, *input).await? {
+            Found::Ended(outcome, code) => return Ok((outcome, code)),
+            Found::Waits => return Ok(("waiting".to_owned(), None)),
+            Found::NotYet => {}
+        }
+        match engine.resume(&installed.scope, session, OnWait::Leave).await {
+            Ok(Some(running)) => {
+                // An earlier turn of the session waits for a person: so do these words.
+                if running.ended().await?.ended.is_none() {
+                    tokio::time::sleep(PERSON_PAUSE).await;
+                }
+            }
+            Ok(None) | Err(EngineError::Store(StoreError::Leased { .. })) => {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+enum Found {
+    NotYet,
+    Waits,
+    Ended(String, Option<String>),
+}
+
+/// The turn that took this input, and how it ended.
+async fn turn_of(
+    engine: &Engine,
+    installed: &Installed,
+    session: &SessionId,
+    input: EntryId,
+) -> Result<Found> {
+    let kinds = [Kind::InputTaken, Kind::TurnEnded];
+    let (mut ours, mut found): (Option<TurnId>, Found) = (None, Found::NotYet);
+    engine
+        .each_of_kinds(&installed.scope, session, &kinds, |entry| match entry.body {
+            Body::InputTaken(taken) if taken.input == input => ours = entry.meta.turn,
+            Body::TurnEnded(ended) if ours.is_some() && entry.meta.turn == ours => {
+                found = Found::Ended(outcome_name(ended.outcome).to_owned(), ended.code);
+            }
+            _ => {}
+        })
+        .await?;
+    if let (Some(_), Found::NotYet) = (ours, &found)
+        && !engine.approvals(&installed.scope, session).await?.is_empty()
+    {
+        return Ok(Found::Waits);
+    }
+    Ok(found)
+}
+
+fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Failed => "failed",
+        Outcome::Limited => "limited",
+    }
+}

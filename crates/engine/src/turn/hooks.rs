@@ -1,0 +1,252 @@
+//! Where a turn asks and tells hooks. What comes of a hook is what could have come of the model or the tool itself, so the
+//! machine needs to know nothing about hooks. A hook can take away from what a turn may do, and never add to it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use sapwood_core::content::{Json, ToolCall, joined_text};
+use sapwood_core::entry::{Body, Outcome, Stop, TurnEnded, Usage};
+use sapwood_core::flow::HANDOFF_TOOL;
+use sapwood_core::policy::{Decision, decide};
+use sapwood_core::port::hook::{HookName, event_text};
+use sapwood_core::port::tool::{OutputPart, ToolOutput};
+use sapwood_core::pressure::{Level, Pressure};
+use sapwood_core::project::context::Context;
+use sapwood_core::turn::{Answer, Input};
+use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
+use serde_json::{Value, json};
+
+use super::Stage;
+use crate::hook::{At, Said, text_of};
+use crate::{Engine, EngineError, Result};
+
+/// What approvals about confidence are called.
+const CONFIDENCE: &str = "confidence";
+
+/// Whether something is done, with what hooks made of it, or already came out otherwise.
+pub(super) enum Gate<P, D> {
+    Pass(P),
+    Done(D),
+}
+
+impl Engine {
+    /// The words as hooks let them through.
+    pub(super) async fn ask_before_send(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        words: Vec<Part>,
+    ) -> Result<Vec<Part>> {
+        if !self.has_hooks(HookName::BeforeSend) {
+            return Ok(words);
+        }
+        // Nobody is asked about a session that is not there.
+        self.store.summary(scope, session).await?;
+        let about = || json!({"text": joined_text(&words)});
+        match self.ask_hooks(HookName::BeforeSend, At::new(scope, session), about).await? {
+            Said::Changed(data) => {
+                let rest = words.into_iter().filter(|part| !matches!(part, Part::Text(_)));
+                Ok(text_of(&data, "text").map(Part::text).into_iter().chain(rest).collect())
+            }
+            Said::GoOn | Said::Supplied { .. } => Ok(words),
+        }
+    }
+}
+
+impl Stage {
+    fn here(&self) -> At<'_> {
+        At { scope: &self.scope, session: &self.session, turn: Some(self.turn) }
+    }
+
+    async fn tell_hooks(&self, name: HookName, data: impl FnOnce() -> Value) {
+        self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
+    }
+
+    /// The turn is a new one.
+    pub(super) fn begin_with(&self, words: &[Part]) {
+        if self.engine.has_hooks(HookName::BeforeTurn) {
+            self.with_now(|now| now.begins_with = Some(joined_text(words)));
+        }
+    }
+
+    /// A turn that was interrupted before the model said anything is asked about again: perhaps it never was.
+    pub(super) fn begin_again(&self, entries: &[Entry]) {
+        let said = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
+        if let (Some(words), None) = (said(Kind::UserMessage), said(Kind::AssistantMessage)) {
+            self.begin_with(words.body.parts());
+        }
+    }
+
+    /// A refusal ends the turn like a failure, with the reason as its message.
+    pub(super) async fn ask_before_turn(&self) -> Result<Option<Input>> {
+        let Some(words) = self.with_now(|now| now.begins_with.take()) else { return Ok(None) };
+        let about = || json!({"text": event_text(&words), "agent": self.agent.id});
+        match self.engine.ask_hooks(HookName::BeforeTurn, self.here(), about).await {
+            Ok(_) => Ok(None),
+            Err(error) => Ok(Some(refusal(error)?)),
+        }
+    }
+
+    /// The system prompt for this call, or what came instead of it.
+    pub(super) async fn ask_before_model(
+        &self,
+        context: &Context,
+        leaf: Option<EntryId>,
+    ) -> Result<Gate<Option<String>, Input>> {
+        let system = self.system(context);
+        let model = self.chain.first().map(|link| link.model.as_str());
+        let about = || json!({"model": model, "system": system, "messages": context.messages.len()});
+        match self.engine.ask_hooks(HookName::BeforeModel, self.here(), about).await {
+            Ok(Said::GoOn) => Ok(Gate::Pass(system)),
+            Ok(Said::Changed(data)) => Ok(Gate::Pass(text_of(&data, "system"))),
+            Ok(Said::Supplied { by, data }) => {
+                let text = text_of(&data, "text").unwrap_or_default();
+                Ok(Gate::Done(supplied_answer(&by, text, leaf)))
+            }
+            Err(error) => Ok(Gate::Done(refusal(error)?)),
+        }
+    }
+
+    /// The call as it is run, or what came instead of it. A changed input is checked like the model's own; and what a
+    /// person had to agree to cannot be changed after they did.
+    pub(super) async fn ask_before_tool<'a>(
+        &self,
+        call: &'a ToolCall,
+    ) -> Result<Gate<Cow<'a, ToolCall>, ToolOutput>> {
+        let about = || json!({"tool": call.name, "call_id": call.call_id, "input": call.input.to_value()});
+        match self.engine.ask_hooks(HookName::BeforeTool, self.here(), about).await {
+            Ok(Said::GoOn) => Ok(Gate::Pass(Cow::Borrowed(call))),
+            Ok(Said::Changed(data)) if self.runs_unasked(&call.name) => {
+                let input = Json::from_value(&data["input"]);
+                Ok(Gate::Pass(Cow::Owned(ToolCall { input, ..call.clone() })))
+            }
+            Ok(Said::Changed(_)) => {
+                let why = "A hook wanted to change a call that a person had agreed to: it was not run.";
+                Ok(Gate::Done(ToolOutput::error(why)))
+            }
+            Ok(Said::Supplied { data, .. }) => {
+                let text = text_of(&data, "text").unwrap_or_default();
+                let is_error = data["is_error"].as_bool().unwrap_or_default();
+                Ok(Gate::Done(if is_error { ToolOutput::error(text) } else { ToolOutput::text(text) }))
+            }
+            Err(EngineError::HookRefused { hook, reason, .. }) => {
+                Ok(Gate::Done(ToolOutput::error(format!("The hook {hook} refused this call: {reason}"))))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn runs_unasked(&self, tool: &str) -> bool {
+        if tool == HANDOFF_TOOL {
+            // What was called is what is handed over, and a person may have agreed to it.
+            return false;
+        }
+        let spec = self.specs.iter().find(|spec| spec.name == tool);
+        spec.is_some_and(|spec| decide(spec, self.agent.approvals, self.agent.fs_scope) == Decision::Run)
+    }
+
+    pub(super) async fn tell_answer(&self, model: &str) {
+        self.tell_hooks(HookName::AfterModel, || {
+            let (parts, usage) = self.with_now(|now| (now.reply.parts(), now.reply.usage));
+            let calls: Vec<&str> =
+                parts.iter().filter_map(Part::as_tool_call).map(|call| call.name.as_str()).collect();
+            json!({"model": model, "text": event_text(&joined_text(&parts)), "calls": calls, "usage": usage})
+        })
+        .await;
+    }
+
+    pub(super) async fn tell_result(&self, call: &ToolCall, output: &ToolOutput) {
+        self.tell_hooks(HookName::AfterTool, || {
+            let texts = output.parts.iter().filter_map(|part| match part {
+                OutputPart::Text(text) => Some(text.as_str()),
+                OutputPart::Media { .. } => None,
+            });
+            let text = event_text(&texts.collect::<Vec<_>>().join("\n"));
+            let is_error = output.is_error;
+            json!({"tool": call.name, "call_id": call.call_id, "is_error": is_error, "text": text})
+        })
+        .await;
+    }
+
+    pub(super) async fn tell_pressure(&self, pressure: &Pressure) {
+        if pressure.level == Level::Green {
+            return;
+        }
+        self.tell_hooks(HookName::OnPressure, || {
+            json!({
+                "level": pressure.level.as_str(), "used_tokens": pressure.used_tokens,
+                "window_tokens": pressure.budget_tokens,
+            })
+        })
+        .await;
+    }
+
+    /// What hooks are told about entries, once those are durable.
+    pub(super) fn news_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
+        let listens = |name| self.engine.has_hooks(name);
+        if !listens(HookName::AfterCompact) && !listens(HookName::OnLowConfidence) {
+            return Vec::new();
+        }
+        let low = self.agent.confidence.map(|confidence| confidence.ask_below);
+        let news = |body: &Body| match body {
+            Body::Compaction(compaction) => {
+                Some((HookName::AfterCompact, crate::hook::compacted(compaction)))
+            }
+            Body::ApprovalAsked(asked) if asked.kind() == CONFIDENCE => {
+                Some((HookName::OnLowConfidence, json!({"question": asked.question})))
+            }
+            Body::Round(round) if round.result.is_some() => {
+                let rating = round.confidence.filter(|rating| low.is_some_and(|low| *rating < low))?;
+                Some((HookName::OnLowConfidence, json!({"confidence": rating})))
+            }
+            _ => None,
+        };
+        bodies.iter().filter_map(news).collect()
+    }
+
+    pub(super) async fn tell_news(&self, news: Vec<(HookName, Value)>) {
+        for (name, data) in news {
+            self.tell_hooks(name, || data).await;
+        }
+    }
+
+    pub(super) async fn tell_end(&self, ended: &TurnEnded) {
+        if ended.outcome == Outcome::Failed {
+            let code = ended.code.as_deref().unwrap_or("turn.failed");
+            self.tell_error(code, ended.message.as_deref().unwrap_or_default()).await;
+        }
+        self.tell_hooks(HookName::AfterTurn, || {
+            let said = self.with_now(|now| now.said.clone());
+            json!({"outcome": ended.outcome, "code": ended.code, "text": event_text(&said)})
+        })
+        .await;
+    }
+
+    pub(super) async fn tell_error(&self, code: &str, message: &str) {
+        self.tell_hooks(HookName::OnError, || json!({"code": code, "message": event_text(message)})).await;
+    }
+}
+
+/// A turn that may not go on ends; anything else that went wrong is the turn's own trouble.
+fn refusal(error: EngineError) -> Result<Input> {
+    match error {
+        EngineError::HookRefused { .. } => Ok(Input::ModelFailed {
+            code: error.code().to_owned(),
+            message: error.to_string(),
+            partial: None,
+        }),
+        other => Err(other),
+    }
+}
+
+/// An answer that no model gave: it costs nothing, and the log says whose it is.
+fn supplied_answer(by: &str, text: String, leaf: Option<EntryId>) -> Input {
+    let answer = Answer {
+        parts: vec![Part::text(text)],
+        model: format!("hook/{by}"),
+        usage: Some(Usage::default()),
+        cost_nano_usd: Some(0),
+        stop: Stop::Stop,
+    };
+    Input::Answered { answer, faults: BTreeMap::new(), leaf }
+}

@@ -1,0 +1,165 @@
+//! From a document to what is run. Agents are those of the document, else those that the caller knows; readings are texts
+//! that the caller has read. Nothing is checked here that [`Flow::mistakes`] says with more words.
+
+use std::collections::BTreeMap;
+
+use sapwood_core::Agent;
+use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, base_role};
+
+use super::readings::Readings;
+use super::session::EXPORT_KEY;
+use super::{Document, EdgeKind, Node, NodeKind, RoleOf, Route, WorkflowError};
+
+/// What the export calls the agent of a session that had none.
+const NAMELESS: &str = "assistant";
+
+/// Whether the agents that a document brings may play.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnAgents {
+    /// Whoever runs it has the file, and chose it.
+    Taken,
+    /// It came from somebody else, who must not choose what programs run here: only known agents play.
+    LeftOut,
+}
+
+/// The flow of a document. `known` finds agents that the document does not bring.
+pub fn flow_of(
+    document: &Document,
+    readings: &Readings,
+    own_agents: OwnAgents,
+    known: impl Fn(&str) -> Option<Agent>,
+) -> Result<Flow, WorkflowError> {
+    let workflow = &document.workflow;
+    // The turns of an exported session are turns of one conversation.
+    let is_export = workflow.metadata.contains_key(EXPORT_KEY);
+    let mut nodes: Vec<graph::Node> = workflow.nodes.iter().map(|node| node_of(document, node)).collect();
+    for node in nodes.iter_mut().filter(|node| is_export && node.kind == graph::NodeKind::Agent) {
+        node.role = node.role.clone().or_else(|| node.agent.clone());
+    }
+    let mut flow = Flow {
+        id: workflow.id.clone(),
+        name: workflow.name.clone(),
+        record_folder: workflow.record_folder.clone(),
+        roles: workflow.roles.iter().map(|role| (role.id.clone(), role_of(role))).collect(),
+        agents: BTreeMap::new(),
+        nodes,
+        edges: workflow.edges.iter().map(edge_of).collect(),
+        readings: readings.texts.clone(),
+        improvement: workflow.improvement.clone(),
+    };
+    require(&mut flow, readings);
+    // Whoever answered in a session that was exported may not be here: then the default agent does.
+    let known = |name: &str| known(name).or_else(|| is_export.then(Agent::default));
+    let own = match own_agents {
+        OwnAgents::Taken => own_agents_of(document)?,
+        OwnAgents::LeftOut => BTreeMap::new(),
+    };
+    flow.agents = agents_of(&own, &flow, known);
+    Ok(flow)
+}
+
+fn node_of(document: &Document, node: &Node) -> graph::Node {
+    let edges = &document.workflow.edges;
+    let leads_back = edges.iter().any(|edge| edge.from == node.id && edge.kind == EdgeKind::Backward);
+    let chooses = node.route == Some(Route::Any);
+    // A role hands over what it chooses to; a mere stage hands on what it said.
+    let by_tool = node.role.is_some() || node.human_colab || leads_back || chooses;
+    let handoff = if by_tool { HandoffBy::Tool } else { HandoffBy::Answer };
+    graph::Node {
+        name: node.name.clone(),
+        role: node.role.clone(),
+        agent: node.agent_ref.clone(),
+        prompt: node.prompt_template.clone(),
+        tools: node.tools.clone(),
+        session_id: node.session_id.clone(),
+        fork_from: node.fork_from.clone(),
+        join: if node.await_all_inputs { Join::All } else { Join::Any },
+        route: node.route.unwrap_or_default(),
+        handoff: node.handoff.unwrap_or(handoff),
+        consent: if node.human_colab { Consent::Person } else { Consent::None },
+        readings: node.required_readings.clone(),
+        ..graph::Node::new(node.id.clone(), kind_of(node.kind))
+    }
+}
+
+fn kind_of(kind: NodeKind) -> graph::NodeKind {
+    match kind {
+        NodeKind::Input => graph::NodeKind::Input,
+        NodeKind::Agent => graph::NodeKind::Agent,
+        NodeKind::Output => graph::NodeKind::Output,
+    }
+}
+
+fn edge_of(edge: &super::Edge) -> graph::Edge {
+    let super::Edge { from, to, kind, artifact } = edge.clone();
+    graph::Edge { from, to, kind, artifact }
+}
+
+fn role_of(role: &RoleOf) -> FlowRole {
+    FlowRole {
+        description: role.description.clone(),
+        agent: role.agent_ref.clone(),
+        readings: role.required_readings.clone(),
+    }
+}
+
+/// Adds what the file of required readings asks of roles and nodes.
+fn require(flow: &mut Flow, readings: &Readings) {
+    let required = &readings.required;
+    let instances: Vec<String> = flow.nodes.iter().filter_map(|node| node.role.clone()).collect();
+    for instance in instances {
+        let base = base_role(&instance).to_owned();
+        let own = [&instance, &base].into_iter().find_map(|name| required.roles.get(name));
+        let described = if flow.roles.contains_key(&instance) { instance.clone() } else { base };
+        let role = flow.roles.entry(described).or_default();
+        add_all(&mut role.readings, required.all.iter().chain(own.into_iter().flatten()));
+    }
+    for node in flow.nodes.iter_mut().filter(|node| node.kind == graph::NodeKind::Agent) {
+        // A stage has no role that could bring them.
+        let everyones = required.all.iter().filter(|_| node.role.is_none());
+        let own = required.nodes.get(&node.id).into_iter().flatten();
+        add_all(&mut node.readings, everyones.chain(own));
+    }
+}
+
+fn add_all<'a>(list: &mut Vec<String>, names: impl Iterator<Item = &'a String>) {
+    for name in names {
+        if !list.contains(name) {
+            list.push(name.clone());
+        }
+    }
+}
+
+fn own_agents_of(document: &Document) -> Result<BTreeMap<String, Agent>, WorkflowError> {
+    let mut own = BTreeMap::new();
+    for value in &document.workflow.agents {
+        let read: Result<Agent, _> = serde_json::from_value(value.clone());
+        let invalid = |error: serde_json::Error| WorkflowError::Invalid { why: format!("an agent: {error}") };
+        let agent = read.map_err(invalid)?;
+        if let Some(mistake) = agent.mistakes().into_iter().next() {
+            return Err(WorkflowError::Invalid { why: mistake.to_string() });
+        }
+        own.insert(agent.id.clone(), agent);
+    }
+    Ok(own)
+}
+
+/// Every agent that the flow names and somebody has.
+fn agents_of(
+    own: &BTreeMap<String, Agent>,
+    flow: &Flow,
+    known: impl Fn(&str) -> Option<Agent>,
+) -> BTreeMap<String, Agent> {
+    let work = flow.nodes.iter().filter(|node| node.kind == graph::NodeKind::Agent);
+    let mut named: Vec<String> = work.map(|node| flow.agent_of(node)).collect();
+    let feedback = flow.improvement.as_ref().and_then(|pass| pass.feedback.as_ref());
+    named.extend(
+        feedback.map(|feedback| feedback.agent.clone().unwrap_or_else(|| graph::AGENT_DEFAULT.to_owned())),
+    );
+    let find = |name: &String| {
+        let agent = own.get(name).cloned().or_else(|| known(name));
+        let stands_in = || (name == NAMELESS || name == graph::AGENT_DEFAULT).then(Agent::default);
+        agent.or_else(stands_in).map(|agent| (name.clone(), agent))
+    };
+    named.iter().filter_map(find).collect()
+}

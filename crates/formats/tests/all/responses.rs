@@ -1,0 +1,240 @@
+//! OpenAI's items and streams: what is read comes back, and a stream's numbers come from the log alone.
+
+use proptest::prelude::{any, prop_assert_eq, proptest};
+use sapwood_core::content::{Json, Part, Reasoning};
+use sapwood_core::entry::{
+    Action, ActionKind, AssistantMessage, Meta, Outcome, Round, Stop, ToolResult, TurnEnded, TurnStarted,
+    UserMessage,
+};
+use sapwood_core::turn::{CallersTool, Terms};
+use sapwood_core::{Body, Entry, EntryId, Principal, Seq, TimestampMs, TurnId};
+use sapwood_formats::responses::ResponseId;
+use sapwood_formats::responses::items::Items;
+use sapwood_formats::responses::read::{ITEMS_MAX, read_input, read_items};
+use sapwood_formats::responses::response::response_of;
+use sapwood_formats::responses::script::{Live, Script};
+use serde_json::{Value, json};
+
+fn turn() -> TurnId {
+    TurnId::from_bytes([7; 16])
+}
+
+fn id() -> ResponseId {
+    ResponseId { turn: turn(), session: "s".parse().unwrap() }
+}
+
+fn entries(bodies: Vec<(bool, Body)>) -> Vec<Entry> {
+    let entry = |(at, (by_agent, body)): (usize, (bool, Body))| {
+        let name = "x".parse().unwrap();
+        let by = if by_agent { Principal::Agent(name) } else { Principal::User(name) };
+        let mut bytes = [9; 16];
+        bytes[15] = at as u8;
+        let (kind, seq) = (body.kind(), Seq(at as u32 + 1));
+        let meta = Meta {
+            seq,
+            id: EntryId::from_bytes(bytes),
+            parent: None,
+            at: TimestampMs(1_000),
+            by,
+            turn: Some(turn()),
+            kind,
+        };
+        Entry { meta, body }
+    };
+    bodies.into_iter().enumerate().map(entry).collect()
+}
+
+fn round(number: u32) -> Body {
+    let action = Action { kind: ActionKind::Answer, what: String::new() };
+    Round { number, action, result: None, confidence: None, trace_id: None }.into()
+}
+
+fn answer(parts: Vec<Part>) -> Body {
+    AssistantMessage { parts, model: Some("m".into()), usage: None, cost_nano_usd: None, stop: Stop::Stop }
+        .into()
+}
+
+fn call(call_id: &str, name: &str) -> Part {
+    Part::tool_call(call_id, name, Json::parse(r#"{"a":"é"}"#).unwrap())
+}
+
+/// A turn that thinks, speaks, runs a tool of its own, speaks again and ends with a call of its caller's.
+fn log(text: &str) -> Vec<Entry> {
+    let schema = Json::parse("{}").unwrap();
+    let tool = CallersTool { name: "theirs".into(), description: String::new(), input_schema: schema };
+    let terms = Terms { tools: vec![tool], ..Terms::default() };
+    let result = ToolResult {
+        call_id: "c1".into(),
+        tool: None,
+        parts: vec![Part::text("done")],
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    let thought = Part::Reasoning(Reasoning { text: format!("hm {text}"), redacted: false });
+    let ended = TurnEnded {
+        outcome: Outcome::Completed,
+        code: None,
+        message: None,
+        usage: None,
+        cost_nano_usd: None,
+    };
+    entries(vec![
+        (false, TurnStarted::default().into()),
+        (false, terms.to_info().unwrap().into()),
+        (false, UserMessage { parts: vec![Part::text("go")], origin: None }.into()),
+        (true, round(1)),
+        (true, answer(vec![thought, Part::text(text), call("c1", "ours")])),
+        (true, result.into()),
+        (true, round(2)),
+        (true, answer(vec![Part::text(text), call("c2", "theirs")])),
+        (true, ended.into()),
+    ])
+}
+
+fn told(log: &[Entry], after: Option<u32>) -> Vec<Value> {
+    let mut script = Script::new(id(), after);
+    log.iter().flat_map(|entry| script.apply(entry)).collect()
+}
+
+/// What a client puts together of deltas.
+fn texts(events: &[Value]) -> String {
+    events.iter().filter_map(|event| event["delta"].as_str()).collect()
+}
+
+fn plain(events: &[Value]) -> Vec<Value> {
+    events.iter().filter(|event| event["delta"].is_null()).cloned().collect()
+}
+
+#[test]
+fn a_turn_is_told_in_order_and_ends_with_the_response() {
+    let log = log("Hello, world");
+    let events = told(&log, None);
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..3], ["response.created", "response.in_progress", "response.output_item.added"]);
+    let numbers: Vec<i64> = events.iter().map(|event| event["sequence_number"].as_i64().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.completed");
+    assert_eq!(last["response"], response_of(&id(), &log));
+    let output = last["response"]["output"].as_array().unwrap();
+    let types: Vec<&str> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["reasoning", "message", "mcp_call", "message", "function_call"]);
+    let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+    let mut done: Vec<&Value> = done.map(|event| &event["item"]).collect();
+    done.sort_by_key(|item| output.iter().position(|known| known["id"] == item["id"]));
+    assert_eq!(done, output.iter().collect::<Vec<_>>(), "each item was told as the response has it");
+}
+
+#[test]
+fn a_reader_goes_on_behind_any_number_also_in_the_middle_of_a_text() {
+    let log = log("Grüße, 🌳");
+    let whole = told(&log, None);
+    let last = whole.last().unwrap()["sequence_number"].as_u64().unwrap() as u32;
+    for after in 0..=last {
+        let rest = told(&log, Some(after));
+        assert!(rest.iter().all(|event| event["sequence_number"].as_u64().unwrap() > u64::from(after)));
+        let expected: Vec<Value> = plain(&whole)
+            .into_iter()
+            .filter(|event| event["sequence_number"].as_u64().unwrap() > u64::from(after))
+            .collect();
+        assert_eq!(plain(&rest), expected);
+    }
+}
+
+/// Cuts a text into pieces at the characters that chance says.
+fn pieces(text: &str, cuts: u64) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    for (at, letter) in text.chars().enumerate() {
+        if cuts >> (at % 64) & 1 == 1 {
+            pieces.push(String::new());
+        }
+        pieces.last_mut().unwrap().push(letter);
+    }
+    pieces
+}
+
+proptest! {
+    /// However an answer streams, and wherever a piece is lost, the reader ends up with the same text and the same events.
+    #[test]
+    fn what_streams_ahead_is_what_the_entry_says(text in "[a-zé🌳 ]{0,40}", cuts in any::<u64>(), lost in 0usize..60) {
+        let log = log(&text);
+        let (mut script, mut seen) = (Script::new(id(), None), Vec::new());
+        for entry in &log {
+            if let Body::AssistantMessage(message) = &entry.body {
+                let mut place = 0;
+                for part in &message.parts {
+                    let (whole, is_thought) = match part {
+                        Part::Text(text) => (text.text.clone(), false),
+                        Part::Reasoning(thought) => (thought.text.clone(), true),
+                        _ => (String::new(), false),
+                    };
+                    let is_call = part.as_tool_call().is_some();
+                    for piece in pieces(&whole, cuts) {
+                        let live = match (is_call, is_thought) {
+                            (true, _) => Live::Call,
+                            (_, true) => Live::Thought(&piece),
+                            (_, false) => Live::Words(&piece),
+                        };
+                        if seen.len() != lost {
+                            seen.extend(script.preview(place, live));
+                        }
+                        place += 1;
+                    }
+                }
+            }
+            seen.extend(script.apply(entry));
+        }
+        let whole = told(&log, None);
+        prop_assert_eq!(texts(&seen), texts(&whole));
+        prop_assert_eq!(plain(&seen), plain(&whole));
+    }
+
+    /// Whatever a client sends, it is read or refused; what is read can be shown.
+    #[test]
+    fn any_json_is_read_or_refused(kind in "(message|function_call|function_call_output|reasoning|other|)", role in "(user|assistant|system|tool)", text in ".{0,20}", number in any::<i32>()) {
+        let candidates = [
+            json!({ "type": kind, "role": role, "content": text, "call_id": text, "name": text, "arguments": text, "output": text }),
+            json!({ "type": kind, "role": role, "content": [{ "type": "input_text", "text": text }, { "type": "input_image", "image_url": text }] }),
+            json!({ "role": role, "content": number }),
+            json!({ "type": kind, "call_id": number, "summary": [{ "text": text }], "output": [number] }),
+            json!(number),
+            json!([[text]]),
+        ];
+        for candidate in candidates {
+            if let Ok(read) = read_input(&json!([candidate])) {
+                let mut items = Items::default();
+                entries(read.bodies.into_iter().map(|body| (false, body)).collect()).iter().for_each(|entry| items.apply(entry));
+                assert!(items.list.iter().all(|item| item.value["id"].is_string() && item.value["type"].is_string()));
+            }
+        }
+    }
+}
+
+#[test]
+fn items_come_back_as_they_were_sent() {
+    let sent = [
+        json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] }),
+        json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "hm" }] }),
+        json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "c", "annotations": [], "logprobs": [] }] }),
+        json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{ \"x\": 1.0 }" }),
+        json!({ "type": "function_call", "call_id": "2", "name": "f", "arguments": "not json" }),
+        json!({ "type": "function_call_output", "call_id": "1", "output": "ok" }),
+        json!({ "type": "message", "role": "developer", "content": [{ "type": "input_text", "text": "d" }] }),
+        json!({ "type": "computer_call", "call_id": "3", "action": { "type": "wait" } }),
+        json!({ "type": "message", "role": "user", "content": [{ "type": "input_image", "image_url": "https://example.org/a.png" }] }),
+    ];
+    let read = read_items(&sent, "items", ITEMS_MAX).unwrap();
+    let mut items = Items::default();
+    entries(read.bodies.into_iter().map(|body| (false, body)).collect())
+        .iter()
+        .for_each(|entry| items.apply(entry));
+    assert_eq!(items.list.len(), sent.len());
+    for (item, sent) in items.list.iter().zip(&sent) {
+        for (key, value) in sent.as_object().unwrap() {
+            assert_eq!(&item.value[key], value, "{key} of {}", item.value);
+        }
+    }
+    assert!(read_items(&vec![sent[0].clone(); 21], "items", ITEMS_MAX).is_err());
+}

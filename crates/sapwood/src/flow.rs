@@ -1,0 +1,189 @@
+//! Flows from files, and role files: the only place of the façade that touches the disk.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sapwood_core::Agent;
+use sapwood_core::flow::{Flow, Mistake};
+use sapwood_engine::flow::{FlowReport, RoleFileSink, RunList, RunView, RunningFlow, StartFlow};
+use sapwood_formats::workflow::readings::{INDEX_DEFAULT, parse_index};
+use sapwood_formats::workflow::{self, Document, OwnAgents, Readings, RequiredReadings, WorkflowError};
+
+use crate::{Error, Result, Sapwood, SessionId};
+
+/// The file of required readings that is looked for beside a flow.
+const READINGS_DEFAULT: &str = "required-readings.yaml";
+/// Largest reading, in bytes.
+const READING_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a flow's files cannot be used.
+#[derive(Debug)]
+pub enum FlowFileError {
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    Workflow(WorkflowError),
+    /// Everything that is wrong with it.
+    Mistakes {
+        flow: String,
+        mistakes: Vec<Mistake>,
+    },
+}
+
+impl FlowFileError {
+    pub fn code(&self) -> &'static str {
+        match self {
+            FlowFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                "file.not_found"
+            }
+            FlowFileError::Io { .. } => "file.io",
+            FlowFileError::Workflow(error) => error.code(),
+            FlowFileError::Mistakes { .. } => "flow.invalid",
+        }
+    }
+}
+
+impl std::fmt::Display for FlowFileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FlowFileError::Io { path, source } => write!(f, "{}: {source}", path.display()),
+            FlowFileError::Workflow(error) => error.fmt(f),
+            FlowFileError::Mistakes { flow, mistakes } => {
+                Error::Flow { flow: flow.clone(), mistakes: mistakes.clone() }.fmt(f)
+            }
+        }
+    }
+}
+
+impl std::error::Error for FlowFileError {}
+
+impl From<WorkflowError> for FlowFileError {
+    fn from(error: WorkflowError) -> Self {
+        FlowFileError::Workflow(error)
+    }
+}
+
+/// Reads a flow with everything its roles are required to read. `known` finds agents that the file does not bring. What is
+/// wrong with it, a missing reading included, is said here, before anything runs.
+pub fn load_flow(path: &Path, known: impl Fn(&str) -> Option<Agent>) -> Result<Flow, FlowFileError> {
+    let document = workflow::parse(&read(path)?)?;
+    let mut mistakes = Vec::new();
+    let readings = load_readings(path, &document, &mut mistakes)?;
+    let flow = workflow::flow_of(&document, &readings, OwnAgents::Taken, known)?;
+    let is_told = |mistake: &Mistake| mistake.why.starts_with("the required reading");
+    let told = !mistakes.is_empty();
+    mistakes.extend(flow.mistakes().into_iter().filter(|mistake| !(told && is_told(mistake))));
+    if mistakes.is_empty() { Ok(flow) } else { Err(FlowFileError::Mistakes { flow: flow.id, mistakes }) }
+}
+
+fn read(path: &Path) -> Result<String, FlowFileError> {
+    std::fs::read_to_string(path).map_err(|source| FlowFileError::Io { path: path.to_owned(), source })
+}
+
+fn load_readings(
+    flow: &Path,
+    document: &Document,
+    mistakes: &mut Vec<Mistake>,
+) -> Result<Readings, FlowFileError> {
+    let base = flow.parent().unwrap_or(Path::new("."));
+    let named = document.workflow.required_readings.as_ref().map(|named| base.join(named));
+    let beside = Some(base.join(READINGS_DEFAULT)).filter(|path| path.is_file());
+    let own = document.workflow.nodes.iter().flat_map(|node| &node.required_readings);
+    let own = own.chain(document.workflow.roles.iter().flat_map(|role| &role.required_readings));
+    let Some(file) = named.or(beside) else { return Ok(Readings::default()) };
+    let required = RequiredReadings::parse(&read(&file)?)?;
+    let folder = file.parent().unwrap_or(base);
+    let index_path = folder.join(required.index.as_deref().unwrap_or(INDEX_DEFAULT));
+    let index = parse_index(&read(&index_path)?)?;
+    let mut texts = BTreeMap::new();
+    for name in required.names().into_iter().chain(own) {
+        let mut missing = |why: String| mistakes.push(Mistake { place: format!("reading {name}"), why });
+        let Some(place) = index.get(name) else {
+            missing(format!("{} does not have it", index_path.display()));
+            continue;
+        };
+        let path = index_path.parent().unwrap_or(base).join(place);
+        match std::fs::metadata(&path).and_then(|meta| Ok((meta.len(), std::fs::read_to_string(&path)?))) {
+            Ok((bytes, _)) if bytes > READING_BYTES_MAX => {
+                missing(format!("{} has {bytes} bytes, and may have {READING_BYTES_MAX}", path.display()));
+            }
+            Ok((_, text)) => drop(texts.insert(name.clone(), text)),
+            Err(error) => missing(format!("{}: {error}", path.display())),
+        }
+    }
+    Ok(Readings { required, texts })
+}
+
+/// Role files in a directory: `DIR/FLOW/RUN/roles/ROLE/transcript.json` and `feed.json`, each replaced as a whole.
+#[derive(Debug, Clone)]
+pub struct RoleFiles {
+    dir: PathBuf,
+}
+
+impl RoleFiles {
+    pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    pub fn folder(&self, flow: &str, run: &str, role: &str) -> PathBuf {
+        self.dir.join(plain(flow)).join(plain(run)).join("roles").join(plain(role))
+    }
+}
+
+impl RoleFileSink for RoleFiles {
+    fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()> {
+        let folder = self.folder(flow, run, role);
+        std::fs::create_dir_all(&folder)?;
+        let temporary = folder.join(format!(".{name}.tmp"));
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        std::fs::rename(&temporary, folder.join(name))
+    }
+}
+
+/// A name as one part of a path, whatever somebody called it.
+fn plain(name: &str) -> String {
+    let safe = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+    let text: String = name.chars().map(|letter| if safe(letter) { letter } else { '_' }).collect();
+    if text.chars().all(|letter| letter == '.') { "_".to_owned() } else { text }
+}
+
+impl Sapwood {
+    /// Starts a run of a flow, which goes on whether or not anyone waits for it.
+    pub async fn start_flow(&self, start: StartFlow) -> Result<RunningFlow> {
+        self.engine.start_flow(&self.scope, start).await
+    }
+
+    /// Runs a flow to its end, or to where it waits for people.
+    pub async fn run_flow(&self, flow: Flow, input: impl Into<String>) -> Result<FlowReport> {
+        let start = StartFlow { flow, input: input.into(), ..StartFlow::default() };
+        self.start_flow(start).await?.ended().await
+    }
+
+    /// Carries on a run that was interrupted, waits, or failed; `None` if there is nothing to carry on.
+    pub async fn resume_flow(&self, run: &SessionId) -> Result<Option<FlowReport>> {
+        match self.engine.resume_flow(&self.scope, run).await? {
+            Some(running) => Ok(Some(running.ended().await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks a run to end, wherever it runs; one that runs nowhere has ended when this returns.
+    pub async fn cancel_flow(&self, run: &SessionId) -> Result<()> {
+        if let Some(running) = self.engine.cancel_flow(&self.scope, run).await? {
+            running.ended().await?;
+        }
+        Ok(())
+    }
+
+    pub async fn show_flow(&self, run: &SessionId) -> Result<RunView> {
+        self.engine.show_flow(&self.scope, run).await
+    }
+
+    pub async fn list_flows(&self, limit: usize) -> Result<RunList> {
+        self.engine.list_flows(&self.scope, limit, None).await
+    }
+}

@@ -1,0 +1,303 @@
+//! A store with a mind of its own, for the simulation: it hesitates, refuses, loses answers, freezes and dies, as its seed
+//! says. Beneath is a real one that all processes share.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sapwood::core::id::MemoryId;
+use sapwood::core::port::keys::{ApiKey, Keys};
+use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
+use sapwood::core::port::store::{
+    Append, Appended, Audit, AuditLine, AuditNote, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
+    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Store,
+    StoreError, Until, Upkeep,
+};
+use sapwood::core::project::summary::Summary;
+use sapwood::core::tree::Head;
+use sapwood::core::{BlobHash, Kind, Record, TimestampMs};
+use sapwood::{Scope, Seq, SessionId, TenantId};
+use tokio::sync::watch;
+
+/// The same numbers from the same seed.
+#[derive(Debug, Clone)]
+pub struct Dice(Arc<Mutex<u64>>);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(seed ^ 0x9e37_79b9_7f4a_7c15)))
+    }
+
+    pub fn next(&self) -> u64 {
+        let mut state = self.0.lock().unwrap();
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 31
+    }
+
+    pub fn below(&self, most: u64) -> u64 {
+        self.next() % most
+    }
+}
+
+/// How a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    Well,
+    /// It does nothing until it is well again.
+    Frozen,
+    /// It does nothing any more.
+    Dead,
+}
+
+/// What one process sees of the world: it passes through here, or waits, or for ever.
+#[derive(Clone)]
+pub struct Fate {
+    pub dice: Dice,
+    pub health: watch::Sender<Health>,
+    /// Of a hundred calls, so many go wrong.
+    pub faults: u64,
+}
+
+impl Fate {
+    pub fn new(dice: Dice, faults: u64) -> Self {
+        Self { dice, health: watch::Sender::new(Health::Well), faults }
+    }
+
+    /// A moment goes by; a frozen process waits, a dead one stays.
+    pub async fn pass(&self) {
+        tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
+        let mut health = self.health.subscribe();
+        let is_well = health.wait_for(|health| *health == Health::Well).await.is_ok();
+        if !is_well {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn goes_wrong(&self) -> bool {
+        self.dice.below(100) < self.faults
+    }
+}
+
+pub struct Faulty {
+    pub inner: Arc<dyn Store>,
+    pub fate: Fate,
+    /// Which fence wrote which entries, over all processes.
+    pub written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
+}
+
+fn lost() -> StoreError {
+    StoreError::Unreachable { place: "the simulation".to_owned(), why: "the dice say so".to_owned() }
+}
+
+impl Faulty {
+    /// Before it is done: nothing has happened.
+    async fn before(&self) -> Result<()> {
+        self.fate.pass().await;
+        if self.fate.goes_wrong() { Err(lost()) } else { Ok(()) }
+    }
+
+    /// After it is done: it has happened, and nobody hears of it.
+    async fn after<T>(&self, answer: Result<T>) -> Result<T> {
+        self.fate.pass().await;
+        if self.fate.goes_wrong() { Err(lost()) } else { answer }
+    }
+}
+
+macro_rules! passed_on {
+    ($self:ident, $call:expr) => {{
+        $self.before().await?;
+        let answer = $call.await;
+        $self.after(answer).await
+    }};
+}
+
+#[async_trait::async_trait]
+impl Sessions for Faulty {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
+        passed_on!(self, self.inner.create(scope, new))
+    }
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
+        passed_on!(self, self.inner.fork(scope, fork))
+    }
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        passed_on!(self, self.inner.summary(scope, session))
+    }
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        passed_on!(self, self.inner.list(scope, filter))
+    }
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+        passed_on!(self, self.inner.children(scope, session))
+    }
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        passed_on!(self, self.inner.erase(scope, session, now))
+    }
+}
+
+#[async_trait::async_trait]
+impl Log for Faulty {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        self.before().await?;
+        let fence = append.fence;
+        let session = append.session.clone();
+        let answer = self.inner.append(scope, append).await;
+        if let (Ok(done), Some(fence)) = (&answer, fence) {
+            let mut written = self.written.lock().unwrap();
+            written.extend(done.entries.iter().map(|(seq, _)| (session.clone(), *seq, fence)));
+        }
+        // A real store of many servers tries an append again until it knows: an answer is late, and never lost.
+        self.fate.pass().await;
+        answer
+    }
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        passed_on!(self, self.inner.read_after(scope, session, after, limit))
+    }
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        passed_on!(self, self.inner.read_kinds(scope, session, kinds, after, limit))
+    }
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        passed_on!(self, self.inner.read_path(scope, session, at, until))
+    }
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>> {
+        passed_on!(self, self.inner.nth_message(scope, session, leaf, count))
+    }
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
+        passed_on!(self, self.inner.read_entry(scope, session, seq))
+    }
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
+        passed_on!(self, self.inner.find_entries(scope, session, id_prefix))
+    }
+}
+
+#[async_trait::async_trait]
+impl Leases for Faulty {
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+        now: TimestampMs,
+    ) -> Result<Lease> {
+        passed_on!(self, self.inner.take_lease(scope, session, holder, ttl_ms, now))
+    }
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
+        passed_on!(self, self.inner.release_lease(scope, lease))
+    }
+}
+
+#[async_trait::async_trait]
+impl Search for Faulty {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        passed_on!(self, self.inner.search(scope, query))
+    }
+}
+
+#[async_trait::async_trait]
+impl Blobs for Faulty {
+    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
+        passed_on!(self, self.inner.put_blob(scope, bytes))
+    }
+    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
+        passed_on!(self, self.inner.get_blob(scope, blob))
+    }
+}
+
+#[async_trait::async_trait]
+impl Audit for Faulty {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        passed_on!(self, self.inner.write_audit(scope, note, now))
+    }
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        passed_on!(self, self.inner.read_audit(scope, session, after, limit))
+    }
+}
+
+#[async_trait::async_trait]
+impl Keys for Faulty {
+    async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
+        passed_on!(self, self.inner.put_key(scope, key))
+    }
+    async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
+        passed_on!(self, self.inner.list_keys(scope))
+    }
+    async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
+        passed_on!(self, self.inner.revoke_key(scope, id, now))
+    }
+    async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
+        passed_on!(self, self.inner.find_key(hash))
+    }
+    async fn has_keys(&self) -> Result<bool> {
+        passed_on!(self, self.inner.has_keys())
+    }
+    async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
+        passed_on!(self, self.inner.put_tenant(scope, now))
+    }
+    async fn list_tenants(&self) -> Result<Vec<TenantId>> {
+        passed_on!(self, self.inner.list_tenants())
+    }
+}
+
+#[async_trait::async_trait]
+impl Memories for Faulty {
+    async fn put_memory(
+        &self,
+        scope: &Scope,
+        memory: Memory,
+        expected: u64,
+        now: TimestampMs,
+    ) -> Result<Memory> {
+        passed_on!(self, self.inner.put_memory(scope, memory, expected, now))
+    }
+    async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        passed_on!(self, self.inner.get_memory(scope, id))
+    }
+    async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        passed_on!(self, self.inner.list_memories(scope, filter))
+    }
+    async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
+        passed_on!(self, self.inner.forget_memory(scope, id, now))
+    }
+}
+
+#[async_trait::async_trait]
+impl Upkeep for Faulty {
+    async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+        self.inner.check(scope, repair).await
+    }
+    async fn flush(&self) -> Result<()> {
+        self.inner.flush().await
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}

@@ -1,0 +1,234 @@
+//! Grafts over real stores: by reference, pinned, and withheld from whoever may not read the source.
+
+use std::sync::Arc;
+
+use sapwood::core::entry::{ArtifactUse, AssistantMessage};
+use sapwood::core::{Role, Scope};
+use sapwood::{Agent, Body, GraftState, GraftWhat, Part, Sapwood, SessionId, TenantId, user_text};
+
+use super::world::{Actor, Bench, calls, text, world};
+
+fn answer(words: &str) -> Body {
+    Body::AssistantMessage(AssistantMessage {
+        parts: vec![Part::text(words)],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Default::default(),
+    })
+}
+
+fn as_user(house: &Sapwood, tenant: &str, name: &str) -> Sapwood {
+    house.with_scope(Scope::user(tenant.parse::<TenantId>().unwrap(), name.parse().unwrap()))
+}
+
+async fn deliver(sapwood: &Sapwood, session: &SessionId, name: &str, content: &str) {
+    let (engine, scope) = (sapwood.engine(), sapwood.scope());
+    let bytes = content.as_bytes().to_vec();
+    engine.put_artifact(scope, session, name, ArtifactUse::Artifact, "text/plain", bytes).await.unwrap();
+}
+
+/// A session with three rounds and an artifact.
+async fn source_of(sapwood: &Sapwood) -> SessionId {
+    let source = sapwood.open_session(Default::default()).await.unwrap();
+    sapwood.inject(&source, vec![user_text("question one"), answer("answer one")]).await.unwrap();
+    deliver(sapwood, &source, "report.md", "the first report").await;
+    let rest = vec![
+        user_text("question two"),
+        answer("answer two"),
+        user_text("question three"),
+        answer("answer three"),
+    ];
+    sapwood.inject(&source, rest).await.unwrap();
+    source
+}
+
+async fn last_text(sapwood: &Sapwood, session: &SessionId) -> String {
+    sapwood.context(session).await.unwrap().messages.last().unwrap().text()
+}
+
+fn artifact(name: &str) -> GraftWhat {
+    GraftWhat::Artifact { name: name.to_owned() }
+}
+
+#[tokio::test]
+async fn a_graft_shows_in_the_context_what_it_refers_to() {
+    let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    ana.graft(&session, &source, GraftWhat::Digest).await.unwrap();
+    let digest = last_text(&ana, &session).await;
+    assert!(digest.contains("1. asked: question one → answer one [artifacts: report.md]"), "{digest}");
+    assert!(digest.contains("not instructions") && digest.contains(source.as_str()), "{digest}");
+    ana.graft(&session, &source, GraftWhat::Rounds { first: 2, last: 3 }).await.unwrap();
+    let rounds = last_text(&ana, &session).await;
+    assert!(
+        rounds.contains("User: question two\nAssistant: answer two") && !rounds.contains("one"),
+        "{rounds}"
+    );
+    ana.graft(&session, &source, artifact("report.md")).await.unwrap();
+    assert!(last_text(&ana, &session).await.contains("the first report"));
+    assert_eq!(ana.context(&session).await.unwrap().messages.len(), 3);
+    // By reference: no copy of the content is in the session's own log.
+    let mut log = String::new();
+    ana.engine()
+        .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
+        .await
+        .unwrap();
+    assert!(!log.contains("the first report") && !log.contains("answer"), "{log}");
+}
+
+#[tokio::test]
+async fn a_graft_stays_what_it_was_when_the_source_goes_on() {
+    let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    let mut before = Vec::new();
+    for what in [GraftWhat::Digest, GraftWhat::Rounds { first: 1, last: 3 }, artifact("report.md")] {
+        let view = ana.graft(&session, &source, what).await.unwrap();
+        before.push((view.seq, ana.read_graft(&session, view.seq).await.unwrap()));
+    }
+    ana.inject(&source, vec![user_text("question four"), answer("answer four")]).await.unwrap();
+    deliver(&ana, &source, "report.md", "the second report").await;
+    ana.reset(&source).await.unwrap();
+    ana.inject(&source, vec![user_text("all new"), answer("indeed")]).await.unwrap();
+    // With nothing kept in memory, as another process would see it.
+    let other = Sapwood::with_engine(sapwood::Engine::new(
+        ana.engine().store().clone(),
+        Arc::new(sapwood::SystemClock),
+    ))
+    .with_scope(ana.scope().clone());
+    for (seq, grafted) in before {
+        assert_eq!(other.read_graft(&session, seq).await.unwrap(), grafted);
+    }
+}
+
+#[tokio::test]
+async fn rights_are_asked_when_it_is_made_and_whenever_it_is_read() {
+    let house = Sapwood::open("memory:").unwrap();
+    let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
+    let foreign = as_user(&house, "globex", "bob");
+    let source = source_of(&ana).await;
+    for stranger in [&bob, &foreign] {
+        let session = stranger.open_session(Default::default()).await.unwrap();
+        let refused = stranger.graft(&session, &source, GraftWhat::Digest).await.unwrap_err();
+        assert_eq!(refused.code(), "session.not_found");
+    }
+    let share = async |role: Option<Role>| {
+        let bobs = bob.scope().principal.clone();
+        ana.engine().share(ana.scope(), &source, bobs, role).await.unwrap();
+    };
+    share(Some(Role::Reader)).await;
+    let session = bob.open_session(Default::default()).await.unwrap();
+    let view = bob.graft(&session, &source, GraftWhat::Digest).await.unwrap();
+    let file = bob.graft(&session, &source, artifact("report.md")).await.unwrap();
+    assert!(last_text(&bob, &session).await.contains("the first report"));
+    assert!(bob.grafts(&session).await.unwrap().iter().all(|graft| graft.state == GraftState::Readable));
+    share(None).await;
+    for seq in [view.seq, file.seq] {
+        assert_eq!(bob.read_graft(&session, seq).await.unwrap_err().code(), "graft.withheld");
+    }
+    assert!(bob.grafts(&session).await.unwrap().iter().all(|graft| graft.state == GraftState::Withheld));
+    let shown = format!("{:?}", bob.context(&session).await.unwrap());
+    assert!(
+        shown.contains("withheld") && !shown.contains("report\"") && !shown.contains("answer one"),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn somebody_else_who_reads_the_session_does_not_read_through_its_grafts() {
+    let house = Sapwood::open("memory:").unwrap();
+    let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    ana.graft(&session, &source, GraftWhat::Digest).await.unwrap();
+    ana.engine()
+        .share(ana.scope(), &session, bob.scope().principal.clone(), Some(Role::Collaborator))
+        .await
+        .unwrap();
+    // She has read it a moment ago: what is kept in memory is not for him.
+    assert!(last_text(&ana, &session).await.contains("answer one"));
+    assert!(!last_text(&bob, &session).await.contains("answer one"));
+    let fork = bob.fork(&session, Default::default(), Default::default()).await.unwrap();
+    assert!(!last_text(&bob, &fork).await.contains("answer one"));
+}
+
+#[tokio::test]
+async fn erasing_the_source_withholds_the_graft_for_good() {
+    let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    let view = ana.graft(&session, &source, artifact("report.md")).await.unwrap();
+    assert!(last_text(&ana, &session).await.contains("the first report"));
+    ana.engine().erase(ana.scope(), &source).await.unwrap();
+    assert!(last_text(&ana, &session).await.contains("withheld"));
+    // Another session of the same name is not the source.
+    let options = sapwood::OpenOptions { id: Some(source.clone()), ..Default::default() };
+    ana.open_session(options).await.unwrap();
+    deliver(&ana, &source, "report.md", "another report").await;
+    assert_eq!(ana.read_graft(&session, view.seq).await.unwrap_err().code(), "graft.withheld");
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_grafted() {
+    let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    let refused = [
+        artifact("nothing.md"),
+        GraftWhat::Rounds { first: 0, last: 1 },
+        GraftWhat::Rounds { first: 3, last: 2 },
+        GraftWhat::Rounds { first: 1, last: 4 },
+    ];
+    for what in refused {
+        assert_eq!(ana.graft(&session, &source, what).await.unwrap_err().code(), "graft.not_found");
+    }
+    assert_eq!(ana.graft(&session, &session, GraftWhat::Digest).await.unwrap_err().code(), "input.invalid");
+    assert_eq!(ana.graft(&source, &session, GraftWhat::Digest).await.unwrap_err().code(), "graft.not_found");
+    assert!(ana.grafts(&session).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_graft_tool_brings_content_in_by_reference() {
+    let actor = Actor::playing(Vec::new());
+    let house = Sapwood::open("memory:").unwrap();
+    let engine = house.engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
+    let source = source_of(&ana).await;
+    let input = format!(r#"{{"session":"{source}","artifact":"report.md"}}"#);
+    actor.play(vec![calls(&[("c1", "graft", &input)]), text("thanks")]);
+    let tools = vec!["graft".to_owned()];
+    let approvals = sapwood::core::policy::ApprovalMode::Auto;
+    let agent = Agent { tools, approvals, ..Agent::default_with(Some("actor".into())) };
+    let session = ana.start(agent).await.unwrap();
+    let report = ana.send(&session, "get the report").await.unwrap();
+    assert_eq!(report.text, "thanks");
+    assert!(actor.last_heard().contains("the first report"), "{}", actor.last_heard());
+    let mut log = String::new();
+    ana.engine()
+        .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
+        .await
+        .unwrap();
+    assert!(!log.contains("the first report"));
+}
+
+#[tokio::test]
+async fn a_model_does_not_graft_what_not_every_reader_may_read() {
+    let actor = Actor::playing(Vec::new());
+    let house = Sapwood::open("memory:").unwrap();
+    let engine = house.engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
+    let source = source_of(&ana).await;
+    let input = format!(r#"{{"session":"{source}"}}"#);
+    actor.play(vec![calls(&[("c1", "graft", &input)]), text("done")]);
+    let approvals = sapwood::core::policy::ApprovalMode::Auto;
+    let agent =
+        Agent { tools: vec!["graft".to_owned()], approvals, ..Agent::default_with(Some("actor".into())) };
+    let session = ana.start(agent).await.unwrap();
+    let bob = as_user(&house, "acme", "bob").scope().principal.clone();
+    ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+    ana.send(&session, "get it").await.unwrap();
+    assert!(actor.last_heard().contains("Not everybody who reads"), "{}", actor.last_heard());
+    assert!(ana.grafts(&session).await.unwrap().is_empty());
+}

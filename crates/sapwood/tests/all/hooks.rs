@@ -1,0 +1,637 @@
+//! Hooks as a Rust user has them: each name is called where it should be, a refusal refuses, a change changes, and what
+//! fails, takes too long or goes in circles does no more harm than its setting lets it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sapwood::core::agent::Confidence;
+use sapwood::core::compact::{CompactOptions, Method};
+use sapwood::core::entry::{Outcome, Trigger};
+use sapwood::core::port::hook::{Hook, HookError, HookNote, HookResult};
+use sapwood::core::port::model::ModelFacts;
+use sapwood::engine::compact::Writing;
+use sapwood::engine::hook::{Closure, DEPTH_MAX};
+use sapwood::engine::turn::{OnWait, SendOptions, Sent};
+use sapwood::{
+    Agent, Body, Compacting, Error, ForkAt, HookAction, HookAnswer, HookEvent, HookName, Installed,
+    OnFailure, OpenOptions, Part, Sapwood, Scope, Seq, SessionId, TenantId, TurnReport, Verdict, user_text,
+};
+use serde_json::{Value, json};
+
+use super::world::{Actor, Bench, Play, calls, text, world};
+
+/// What hooks heard, in order.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<HookEvent>>>);
+
+impl Heard {
+    fn names(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().iter().map(|event| event.hook.as_str()).collect()
+    }
+
+    fn data_of(&self, name: HookName) -> Value {
+        let heard = self.0.lock().unwrap();
+        let found = heard.iter().find(|event| event.hook == name);
+        found.unwrap_or_else(|| panic!("{name} was not called: {:?}", heard.len())).data.clone()
+    }
+}
+
+struct Scene {
+    sapwood: Sapwood,
+    session: SessionId,
+    actor: Arc<Actor>,
+    bench: Arc<Bench>,
+    heard: Heard,
+}
+
+fn agent() -> Agent {
+    Agent { tools: ["look", "act"].map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
+}
+
+/// A session in which every name is listened to, and what listens says what `say` says.
+async fn scene_of(
+    agent: Agent,
+    plays: Vec<Play>,
+    say: impl Fn(&HookEvent) -> HookAnswer + Send + Sync + 'static,
+) -> Scene {
+    let (actor, bench, heard) = (Actor::playing(plays), Arc::new(Bench::default()), Heard::default());
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let engine = sapwood.engine().clone().with_world(world(&actor, &bench));
+    let mut sapwood = Sapwood::with_engine(engine);
+    let say = Arc::new(say);
+    for name in HookName::ALL {
+        let (heard, say) = (heard.clone(), say.clone());
+        let hook = move |event: HookEvent| {
+            let answer = say(&event);
+            heard.0.lock().unwrap().push(event);
+            async move { answer }
+        };
+        sapwood = sapwood.on(*name, hook).unwrap();
+    }
+    let session = sapwood.start(agent).await.unwrap();
+    Scene { sapwood, session, actor, bench, heard }
+}
+
+async fn scene(plays: Vec<Play>) -> Scene {
+    scene_of(agent(), plays, |_| HookAnswer::default()).await
+}
+
+/// Everything goes on but what has this name.
+async fn scene_with(on: HookName, verdict: Verdict, plays: Vec<Play>) -> Scene {
+    let say = move |event: &HookEvent| match event.hook == on {
+        true => verdict.clone().into(),
+        false => HookAnswer::default(),
+    };
+    scene_of(agent(), plays, say).await
+}
+
+async fn refusing(on: HookName, plays: Vec<Play>) -> Scene {
+    scene_with(on, Verdict::Refuse { reason: "not here".into() }, plays).await
+}
+
+impl Scene {
+    async fn send(&self, words: &str) -> TurnReport {
+        self.sapwood.send(&self.session, words).await.unwrap()
+    }
+
+    async fn notes(&self) -> Vec<HookNote> {
+        notes_of(&self.sapwood, &self.session).await
+    }
+
+    async fn feed(&self) -> String {
+        let feed = self.sapwood.engine().feed(self.sapwood.scope(), &self.session).await.unwrap();
+        feed.iter().map(|item| format!("{}: {}\n", item.label, item.text)).collect()
+    }
+
+    async fn fill(&self) {
+        let said = (0..20).map(|n| user_text(format!("message {n} {}", "and so on ".repeat(20)))).collect();
+        self.sapwood.inject(&self.session, said).await.unwrap();
+    }
+
+    async fn compact(&self) -> sapwood::Compacted {
+        let options =
+            CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
+        self.sapwood.compact(&self.session, Compacting::new(options, Trigger::Manual)).await.unwrap()
+    }
+
+    async fn leaf_id(&self) -> sapwood::EntryId {
+        self.sapwood.engine().summary(self.sapwood.scope(), &self.session).await.unwrap().last_id.unwrap()
+    }
+}
+
+async fn notes_of(sapwood: &Sapwood, session: &SessionId) -> Vec<HookNote> {
+    let records =
+        sapwood.engine().store().read_after(sapwood.scope(), session, Seq::ZERO, 1_000).await.unwrap();
+    let note = |body: Body| match body {
+        Body::CustomInfo(info) => HookNote::from_info(&info),
+        _ => None,
+    };
+    records.iter().filter_map(|record| note(record.decode().unwrap())).collect()
+}
+
+fn is_refused(error: &Error) -> bool {
+    error.code() == "hook.refused" && error.to_string().contains("not here")
+}
+
+#[tokio::test]
+async fn a_turn_with_a_tool_calls_its_hooks_in_order() {
+    let scene = scene(vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+    scene.send("look").await;
+    let expected = [
+        "session_start",
+        "before_send",
+        "before_turn",
+        "before_model",
+        "after_model",
+        "before_tool",
+        "after_tool",
+        "before_model",
+        "after_model",
+        "after_turn",
+    ];
+    assert_eq!(scene.heard.names(), expected);
+    assert_eq!(scene.heard.data_of(HookName::BeforeSend), json!({"text": "look"}));
+    let tool = scene.heard.data_of(HookName::AfterTool);
+    assert_eq!((tool["text"].as_str(), tool["is_error"].as_bool()), (Some("look done"), Some(false)));
+    assert_eq!(scene.heard.data_of(HookName::AfterTurn)["text"], "seen");
+    assert!(scene.notes().await.is_empty(), "hooks that let things be leave nothing in the log");
+}
+
+#[tokio::test]
+async fn the_verbs_of_the_tree_call_theirs() {
+    let scene = scene(Vec::new()).await;
+    scene.fill().await;
+    let to = scene.leaf_id().await;
+    scene.sapwood.engine().branch(scene.sapwood.scope(), &scene.session, to, None).await.unwrap();
+    scene.sapwood.fork(&scene.session, ForkAt::Leaf, OpenOptions::default()).await.unwrap();
+    assert!(scene.compact().await.compaction.is_some());
+    scene.sapwood.engine().record_export(scene.sapwood.scope(), &scene.session, "pi").await.unwrap();
+    scene.sapwood.close(&scene.session).await.unwrap();
+    scene.sapwood.archive(&scene.session).await.unwrap();
+    let expected = [
+        "session_start",
+        "before_branch",
+        "after_branch",
+        "before_fork",
+        "after_fork",
+        "before_compact",
+        "after_compact",
+        "before_export",
+        "session_end",
+        "session_end",
+        "on_archive",
+    ];
+    assert_eq!(scene.heard.names(), expected);
+    assert!(scene.heard.data_of(HookName::BeforeCompact)["text"].as_str().unwrap().contains("message 3"));
+}
+
+#[tokio::test]
+async fn a_failure_low_confidence_and_pressure_are_told() {
+    let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
+    let plays = vec![text("perhaps <confidence>0.1</confidence>"), text("sure <confidence>0.9</confidence>")];
+    let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
+    scene.send("well?").await;
+    let confidence = scene.heard.data_of(HookName::OnLowConfidence)["confidence"].as_f64().unwrap();
+    assert!((confidence - 0.1).abs() < 1e-3);
+    let report = scene.send("again").await;
+    assert_eq!(report.ended.unwrap().outcome, Outcome::Failed);
+    assert_eq!(scene.heard.data_of(HookName::OnError)["code"], "model.unscripted");
+    assert!(!scene.heard.names().contains(&"on_pressure"));
+
+    let small = ModelFacts { window_tokens: Some(1_500), ..ModelFacts::default() };
+    *scene.actor.facts.lock().unwrap() = small;
+    scene.fill().await;
+    scene.send("and now").await;
+    let level = scene.heard.data_of(HookName::OnPressure)["level"].clone();
+    assert!(["orange", "red"].contains(&level.as_str().unwrap()), "{level}");
+    assert!(scene.heard.names().contains(&"after_compact"), "{:?}", scene.heard.names());
+}
+
+#[tokio::test]
+async fn a_low_confidence_that_is_asked_about_is_told_once() {
+    let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
+    let plays = vec![text("perhaps <confidence>0.4</confidence>")];
+    let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
+    let report = scene.send("well?").await;
+    assert_eq!(report.waiting.len(), 1);
+    assert_eq!(scene.heard.names().iter().filter(|name| **name == "on_low_confidence").count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_learned_when_a_session_is_closed_is_told() {
+    let scene = scene(Vec::new()).await;
+    scene.sapwood.inject(&scene.session, vec![sapwood::user_text("I prefer tea.")]).await.unwrap();
+    scene.sapwood.close(&scene.session).await.unwrap();
+    let told = scene.heard.data_of(HookName::OnMemory);
+    assert_eq!((&told["kind"], &told["text"]), (&json!("preference"), &json!("I prefer tea")));
+    assert_eq!(told["outcome"], "learned");
+}
+
+#[tokio::test]
+async fn words_that_are_refused_are_never_said() {
+    let scene = refusing(HookName::BeforeSend, vec![text("hello")]).await;
+    let error = scene.sapwood.send(&scene.session, "hi").await.unwrap_err();
+    assert!(is_refused(&error), "{error}");
+    assert_eq!((scene.sapwood.length(&scene.session).await.unwrap(), scene.actor.times_asked()), (0, 0));
+    assert!(scene.feed().await.contains("hook: closure-1 (before_send) refused: not here"));
+}
+
+#[tokio::test]
+async fn a_turn_that_is_refused_ends_with_the_reason() {
+    for (on, asked) in [(HookName::BeforeTurn, 0), (HookName::BeforeModel, 0)] {
+        let scene = refusing(on, vec![text("hello")]).await;
+        let ended = scene.send("hi").await.ended.unwrap();
+        assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Failed, Some("hook.refused")));
+        assert!(ended.message.unwrap().contains("not here"));
+        assert_eq!(scene.actor.times_asked(), asked, "{on}");
+        // The session goes on: the next turn is refused again, and not stuck.
+        assert_eq!(scene.send("hi").await.ended.unwrap().code.as_deref(), Some("hook.refused"));
+    }
+}
+
+#[tokio::test]
+async fn queued_words_are_asked_about_when_their_turn_begins() {
+    let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let queued = sapwood::core::entry::InputQueued {
+        queue: sapwood::core::entry::Queue::Next,
+        parts: vec![Part::text("later")],
+    };
+    engine.inject(scope, &scene.session, vec![queued.into()], Default::default()).await.unwrap();
+    let running = engine.resume(scope, &scene.session, OnWait::Leave).await.unwrap().unwrap();
+    assert_eq!(running.ended().await.unwrap().ended.unwrap().code.as_deref(), Some("hook.refused"));
+    assert!(engine.resume(scope, &scene.session, OnWait::Leave).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_tool_call_that_is_refused_goes_back_to_the_model() {
+    let scene = refusing(HookName::BeforeTool, vec![calls(&[("1", "look", "{}")]), text("as you say")]).await;
+    let report = scene.send("look").await;
+    assert_eq!((scene.bench.ran.lock().unwrap().len(), report.text.as_str()), (0, "as you say"));
+    assert!(scene.actor.last_heard().contains("refused this call: not here"));
+    assert_eq!(scene.heard.data_of(HookName::AfterTool)["is_error"], true);
+}
+
+#[tokio::test]
+async fn compactions_branches_forks_and_exports_can_be_refused() {
+    let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
+    scene.fill().await;
+    let done = scene.compact().await;
+    assert!(done.compaction.is_none() && done.cancelled.unwrap().contains("not here"));
+
+    let scene = refusing(HookName::BeforeBranch, Vec::new()).await;
+    scene.fill().await;
+    let (engine, scope, to) = (scene.sapwood.engine(), scene.sapwood.scope(), scene.leaf_id().await);
+    assert!(is_refused(&engine.branch(scope, &scene.session, to, None).await.unwrap_err()));
+
+    let scene = refusing(HookName::BeforeFork, Vec::new()).await;
+    let id: SessionId = "copy".parse().unwrap();
+    let options = OpenOptions { id: Some(id.clone()), ..OpenOptions::default() };
+    assert!(is_refused(&scene.sapwood.fork(&scene.session, ForkAt::Leaf, options).await.unwrap_err()));
+    assert!(!scene.sapwood.exists(&id).await.unwrap());
+
+    let scene = refusing(HookName::BeforeExport, Vec::new()).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    assert!(is_refused(&engine.record_export(scope, &scene.session, "pi").await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn hooks_that_are_told_cannot_refuse() {
+    for on in HookName::ALL.iter().filter(|name| !name.asks()) {
+        let scene = refusing(*on, vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+        let report = scene.send("look").await;
+        assert_eq!(report.ended.unwrap().outcome, Outcome::Completed, "{on}");
+        scene.sapwood.archive(&scene.session).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hook_changes_words_prompts_inputs_and_summaries() {
+    let change = |data| Verdict::Change { data };
+    let scene = scene_with(HookName::BeforeSend, change(json!({"text": "[name]"})), vec![text("hi")]).await;
+    scene.send("Ada").await;
+    assert!(scene.actor.last_heard().contains("[name]") && !scene.actor.last_heard().contains("Ada"));
+
+    let scene =
+        scene_with(HookName::BeforeModel, change(json!({"system": "Be brief."})), vec![text("hi")]).await;
+    scene.send("hello").await;
+    assert_eq!(scene.actor.asked.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
+
+    let scene =
+        scene_with(HookName::BeforeCompact, change(json!({"summary": "It was short."})), vec![]).await;
+    scene.fill().await;
+    let compaction = scene.compact().await.compaction.unwrap();
+    assert_eq!((compaction.summary.as_deref(), compaction.from_hook), (Some("It was short."), true));
+
+    let scene = scene_with(HookName::BeforeBranch, change(json!({"summary": "A dead end."})), vec![]).await;
+    scene.fill().await;
+    let (engine, scope, to) = (scene.sapwood.engine(), scene.sapwood.scope(), scene.leaf_id().await);
+    engine.branch(scope, &scene.session, to, None).await.unwrap();
+    assert!(
+        scene
+            .sapwood
+            .context(&scene.session)
+            .await
+            .unwrap()
+            .messages
+            .last()
+            .unwrap()
+            .text()
+            .contains("dead end")
+    );
+}
+
+#[tokio::test]
+async fn a_changed_input_is_checked_like_the_models_own() {
+    let change = Verdict::Change { data: json!({"input": {"path": "b"}}) };
+    let plays = vec![calls(&[("1", "look", r#"{"path": "a"}"#)]), text("seen")];
+    let scene = scene_with(HookName::BeforeTool, change.clone(), plays).await;
+    scene.send("look").await;
+    assert_eq!(scene.bench.inputs.lock().unwrap().as_slice(), [r#"{"path":"b"}"#]);
+    let note = scene.notes().await.remove(0);
+    assert_eq!((note.result, note.data), (HookResult::Changed, Some(json!({"input": {"path": "b"}}))));
+
+    // An input that the tool's own check does not take never reaches the tool.
+    let plays = vec![calls(&[("1", "look", "{}")]), text("seen")];
+    let bad = Verdict::Change { data: json!({"input": {"bad": true}}) };
+    let scene = scene_with(HookName::BeforeTool, bad, plays).await;
+    scene.send("look").await;
+    assert!(scene.bench.ran.lock().unwrap().is_empty());
+    assert!(scene.actor.last_heard().contains("does not fit"));
+}
+
+#[tokio::test]
+async fn what_a_person_agreed_to_is_not_changed_behind_their_back() {
+    let change = Verdict::Change { data: json!({"input": {"path": "/etc"}}) };
+    let plays = vec![calls(&[("1", "act", r#"{"path": "a"}"#)]), text("well")];
+    let scene = scene_with(HookName::BeforeTool, change, plays).await;
+    let waiting = scene.send("act").await.waiting;
+    let agreed = sapwood::ApprovalAnswer::Approved;
+    scene.sapwood.answer(&waiting[0].approval, agreed, None).await.unwrap();
+    scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
+    assert!(scene.bench.ran.lock().unwrap().is_empty());
+    assert!(scene.actor.last_heard().contains("a person had agreed to"));
+}
+
+#[tokio::test]
+async fn a_hook_supplies_answers_results_and_summaries() {
+    let supply = |data| Verdict::Supply { data };
+    let scene = scene_with(HookName::BeforeModel, supply(json!({"text": "from the cache"})), vec![]).await;
+    let report = scene.send("hello").await;
+    assert_eq!((report.text.as_str(), scene.actor.times_asked()), ("from the cache", 0));
+    let usage = scene.sapwood.engine().summary(scene.sapwood.scope(), &scene.session).await.unwrap().spend;
+    assert_eq!(usage.total().cost_nano_usd, 0);
+
+    let plays = vec![calls(&[("1", "look", "{}")]), text("seen")];
+    let scene = scene_with(HookName::BeforeTool, supply(json!({"text": "made up"})), plays).await;
+    scene.send("look").await;
+    assert!(scene.bench.ran.lock().unwrap().is_empty() && scene.actor.last_heard().contains("made up"));
+
+    let scene = scene_with(HookName::BeforeCompact, supply(json!({"summary": "All of it."})), vec![]).await;
+    scene.fill().await;
+    assert_eq!(scene.compact().await.compaction.unwrap().summary.as_deref(), Some("All of it."));
+}
+
+/// A hook with everything that can be set.
+fn installed(
+    sapwood: &Sapwood,
+    name: &str,
+    say: impl Fn(HookEvent) -> HookAnswer + Send + Sync + 'static,
+) -> Installed {
+    let say = Arc::new(say);
+    let hook = Closure(move |event| {
+        let say = say.clone();
+        async move { say(event) }
+    });
+    Installed::new(name, HookName::BeforeSend, Arc::new(hook), sapwood.scope().clone())
+}
+
+#[tokio::test]
+async fn hooks_are_called_by_priority_and_see_what_the_one_before_changed() {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let add = |word: &'static str| {
+        move |event: HookEvent| {
+            let text = format!("{} {word}", event.data["text"].as_str().unwrap());
+            HookAnswer::from(Verdict::Change { data: json!({"text": text}) })
+        }
+    };
+    let late = Installed { priority: 10, ..installed(&sapwood, "late", add("late")) };
+    let early = Installed { priority: -10, ..installed(&sapwood, "early", add("early")) };
+    let sapwood = sapwood.install(late).unwrap().install(early).unwrap();
+    let session = sapwood.start(Agent::default()).await.unwrap();
+    sapwood.send(&session, "said").await.unwrap();
+    let context = sapwood.context(&session).await.unwrap();
+    assert_eq!(context.messages[0].text(), "said early late");
+}
+
+struct Broken(Result<Duration, HookError>);
+
+#[async_trait::async_trait]
+impl Hook for Broken {
+    async fn call(&self, _: &HookEvent) -> Result<HookAnswer, HookError> {
+        tokio::time::sleep(self.0.clone()?).await;
+        Ok(HookAnswer::default())
+    }
+    fn describe(&self) -> String {
+        "broken".to_owned()
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_or_takes_too_long_is_ignored_or_refuses_as_it_is_set() {
+    let failed = HookError::Failed { why: "out of paper".to_owned() };
+    for (broken, why) in
+        [(Broken(Err(failed)), "out of paper"), (Broken(Ok(Duration::from_secs(60))), "50 ms")]
+    {
+        let hook: Arc<dyn Hook> = Arc::new(broken);
+        for on_failure in [OnFailure::Ignore, OnFailure::Refuse] {
+            let sapwood = Sapwood::open("memory:").unwrap();
+            let installed = Installed {
+                timeout: Duration::from_millis(50),
+                on_failure,
+                ..Installed::new("broken", HookName::BeforeSend, hook.clone(), sapwood.scope().clone())
+            };
+            let sapwood = sapwood.install(installed).unwrap();
+            let session = sapwood.start(Agent::default()).await.unwrap();
+            let sent = sapwood.send(&session, "hi").await;
+            match on_failure {
+                OnFailure::Ignore => assert!(sent.is_ok()),
+                OnFailure::Refuse => assert_eq!(sent.unwrap_err().code(), "hook.refused"),
+            }
+            let note = notes_of(&sapwood, &session).await.remove(0);
+            assert_eq!(note.result, HookResult::Failed);
+            assert!(note.why.unwrap().contains(why));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_a_name_does_not_take_is_a_failure() {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let strange = |_| HookAnswer::from(Verdict::Change { data: json!({"model": "dear"}) });
+    let strange = Installed { on_failure: OnFailure::Refuse, ..installed(&sapwood, "strange", strange) };
+    let sapwood = sapwood.install(strange).unwrap();
+    let session = sapwood.start(Agent::default()).await.unwrap();
+    assert!(sapwood.send(&session, "hi").await.unwrap_err().to_string().contains("no text"));
+}
+
+#[tokio::test]
+async fn a_name_takes_only_so_many_hooks_and_each_once() {
+    let mut sapwood = Sapwood::open("memory:").unwrap();
+    for _ in 0..16 {
+        sapwood = sapwood.on(HookName::AfterTurn, |_| async {}).unwrap();
+    }
+    assert!(sapwood.clone().on(HookName::AfterTurn, |_| async {}).is_err());
+    let twice = installed(&sapwood, "one", |_| HookAnswer::default());
+    let sapwood = sapwood.install(twice.clone()).unwrap();
+    assert!(sapwood.clone().install(twice.clone()).is_err());
+    assert!(sapwood.clone().install(Installed { name: "a b".into(), ..twice.clone() }).is_err());
+    assert!(sapwood.install(Installed { name: "long".into(), timeout: Duration::MAX, ..twice }).is_err());
+}
+
+fn acting(actions: Vec<HookAction>) -> HookAnswer {
+    HookAnswer { verdict: Verdict::GoOn, actions }
+}
+
+#[tokio::test]
+async fn a_hook_opens_and_addresses_another_session() {
+    let id: SessionId = "elsewhere".parse().unwrap();
+    let open = HookAction::Open { id: Some(id.clone()), title: None, text: Some("go on there".into()) };
+    let say = move |event: &HookEvent| match event.hook == HookName::AfterTurn && event.depth == 0 {
+        true => acting(vec![open.clone()]),
+        false => HookAnswer::default(),
+    };
+    let scene = scene_of(agent(), vec![text("one"), text("two")], say).await;
+    scene.send("hi").await;
+    scene.sapwood.engine().hooks_settled().await;
+    let there = scene.sapwood.context(&id).await.unwrap();
+    assert_eq!(there.messages.iter().map(|m| m.text()).collect::<Vec<_>>(), ["go on there", "two"]);
+    let note = scene.notes().await.remove(0);
+    assert_eq!((note.result, note.why.as_deref()), (HookResult::Acted, Some("session elsewhere")));
+    let depths: Vec<u8> = scene.heard.0.lock().unwrap().iter().map(|event| event.depth).collect();
+    assert!(depths.contains(&1), "what a hook led to is one deeper");
+}
+
+#[tokio::test]
+async fn hooks_that_lead_to_themselves_are_cut_off() {
+    let say = |event: &HookEvent| match event.hook {
+        HookName::AfterTurn => {
+            acting(vec![HookAction::Send { session: event.session.clone(), text: "and again".into() }])
+        }
+        _ => HookAnswer::default(),
+    };
+    let plays = (0..20).map(|n| text(&format!("answer {n}"))).collect();
+    let scene = scene_of(agent(), plays, say).await;
+    scene.send("hi").await;
+    scene.sapwood.engine().hooks_settled().await;
+    assert_eq!(scene.actor.times_asked(), usize::from(DEPTH_MAX) + 1);
+    let last = scene.notes().await.pop().unwrap();
+    assert!(scene.notes().await.iter().any(|note| note.result == HookResult::Failed), "{last}");
+}
+
+#[tokio::test]
+async fn a_hook_acts_with_the_rights_of_whoever_installed_it() {
+    let base = Sapwood::open("memory:").unwrap();
+    let (bob, ana) = ("bob".parse().unwrap(), "ana".parse().unwrap());
+    let ana_scope = Scope::user(TenantId::local(), ana);
+    let ana_session = base.with_scope(ana_scope.clone()).start(Agent::default()).await.unwrap();
+    let target = ana_session.clone();
+    let hook = move |_| {
+        let action = HookAction::Send { session: target.clone(), text: "let me in".into() };
+        async move { acting(vec![action]) }
+    };
+    let sapwood = base.with_scope(Scope::user(TenantId::local(), bob)).on(HookName::AfterTurn, hook).unwrap();
+    let session = sapwood.start(Agent::default()).await.unwrap();
+    sapwood.send(&session, "hi").await.unwrap();
+    sapwood.engine().hooks_settled().await;
+    assert_eq!(base.length(&ana_session).await.unwrap(), 0, "bob's hook cannot write to ana's session");
+    let note = notes_of(&sapwood, &session).await.pop().unwrap();
+    assert!(note.why.unwrap().contains("there is no session"));
+    // And ana's turns are none of bob's hook's business.
+    let anas = sapwood.with_scope(ana_scope);
+    anas.send(&ana_session, "hello").await.unwrap();
+    assert!(notes_of(&base, &ana_session).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_hook_never_hears_of_another_tenant() {
+    let heard = Heard::default();
+    let listening = heard.clone();
+    let hook = move |event: HookEvent| {
+        listening.0.lock().unwrap().push(event);
+        async {}
+    };
+    let sapwood = Sapwood::open("memory:").unwrap().on(HookName::BeforeSend, hook).unwrap();
+    let other = Scope::operator("elsewhere".parse().unwrap(), sapwood::Principal::System);
+    let there = sapwood.with_scope(other);
+    let session = there.start(Agent::default()).await.unwrap();
+    there.send(&session, "hi").await.unwrap();
+    assert!(heard.names().is_empty());
+}
+
+#[tokio::test]
+async fn a_rehearsal_says_what_would_happen_and_leaves_nothing_behind() {
+    let say = |event: &HookEvent| match event.hook {
+        HookName::BeforeTool if event.rehearsal => HookAnswer {
+            verdict: Verdict::Refuse { reason: "no".into() },
+            actions: vec![HookAction::Open { id: None, title: None, text: None }],
+        },
+        _ => HookAnswer::default(),
+    };
+    let scene = scene_of(agent(), Vec::new(), say).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let sample = HookName::BeforeTool.sample();
+    let said = engine.rehearse(HookName::BeforeTool, scope, &scene.session, sample).await;
+    assert_eq!((said.len(), said[0].goes_on, said[0].actions.len()), (1, false, 1));
+    engine.hooks_settled().await;
+    assert!(scene.notes().await.is_empty());
+    let filter = sapwood::core::port::store::ListFilter { limit: 10, ..Default::default() };
+    assert_eq!(engine.list(scope, &filter).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn words_added_to_a_running_turn_are_asked_about_too() {
+    let deaf = |event: &HookEvent| match event.data["text"] == json!("faster") {
+        true => Verdict::Refuse { reason: "not here".into() }.into(),
+        false => HookAnswer::default(),
+    };
+    let scene = scene_of(agent(), vec![Play::Hang(Vec::new())], deaf).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let words = vec![Part::text("begin")];
+    let Sent::Started(running) =
+        engine.send(scope, &scene.session, words, SendOptions::default()).await.unwrap()
+    else {
+        panic!("it was queued")
+    };
+    assert!(is_refused(&scene.sapwood.steer(&scene.session, "faster").await.unwrap_err()));
+    scene.sapwood.cancel(&scene.session).await.unwrap();
+    running.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_turn_that_was_interrupted_before_its_first_answer_is_asked_about_again() {
+    let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    // What a process leaves behind that dies before it asked.
+    let (now, turn) = (sapwood::core::TimestampMs(1), sapwood::core::TurnId::from_bytes([1; 16]));
+    let started = sapwood::core::entry::TurnStarted::default();
+    let bodies: Vec<Body> = vec![started.into(), user_text("hi")];
+    let drafts = bodies.into_iter().map(|body| sapwood::core::Draft::new(now, body).in_turn(turn)).collect();
+    let append = sapwood::core::port::store::Append::new(scene.session.clone(), now, drafts);
+    engine.store().append(scope, append).await.unwrap();
+    let report = scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
+    assert_eq!(report.ended.unwrap().code.as_deref(), Some("hook.refused"));
+}
+
+#[tokio::test]
+async fn a_dry_run_of_a_compaction_asks_and_writes_nothing() {
+    let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
+    scene.fill().await;
+    let options =
+        CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
+    let how = Compacting { writing: Writing::DryRun, ..Compacting::new(options, Trigger::Manual) };
+    let done = scene.sapwood.compact(&scene.session, how).await.unwrap();
+    assert!(done.cancelled.unwrap().contains("not here"));
+    assert!(scene.heard.0.lock().unwrap().last().unwrap().rehearsal);
+    assert!(scene.notes().await.is_empty());
+}

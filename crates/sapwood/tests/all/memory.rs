@@ -1,0 +1,387 @@
+//! What sessions teach, over real stores: learned when they end, told to new ones, found in other words, forgotten.
+
+use std::sync::Arc;
+
+use sapwood::core::agent::{Agent, MemoryUse};
+use sapwood::core::entry::{Stop, ToolResult};
+use sapwood::core::port::embedder::{Embedder, EmbedderError};
+use sapwood::core::port::memory::Learned;
+use sapwood::core::{Role, TimestampMs};
+use sapwood::engine::memory::IdleWindow;
+use sapwood::{
+    Belongs, Body, Edit, Engine, MemoryCare, MemoryKind, Outcome, Part, Sapwood, Scope, SessionId,
+    StartOptions, TenantId, user_text,
+};
+
+use super::world::{Actor, Bench, Play, calls, text, world};
+
+fn scope(name: &str) -> Scope {
+    Scope::user(TenantId::local(), name.parse().unwrap())
+}
+
+fn house() -> Sapwood {
+    Sapwood::open("memory:").unwrap()
+}
+
+fn as_user(house: &Sapwood, name: &str) -> Sapwood {
+    house.with_scope(scope(name))
+}
+
+async fn told(sapwood: &Sapwood, words: &[&str]) -> SessionId {
+    let session = sapwood.open_session(Default::default()).await.unwrap();
+    let bodies = words.iter().map(|words| user_text(*words)).collect();
+    sapwood.inject(&session, bodies).await.unwrap();
+    session
+}
+
+async fn texts(sapwood: &Sapwood) -> Vec<String> {
+    sapwood.memories().await.unwrap().into_iter().map(|memory| memory.text).collect()
+}
+
+async fn system_prompt(sapwood: &Sapwood, agent: Agent) -> String {
+    let session = sapwood.start(agent).await.unwrap();
+    sapwood.context(&session).await.unwrap().system.unwrap_or_default()
+}
+
+#[tokio::test]
+async fn closing_and_archiving_teach_later_sessions() {
+    let house = house();
+    let ana = as_user(&house, "ana");
+    let first =
+        told(&ana, &["Please remember that the staging database is heron. Thanks!", "What time is it?"])
+            .await;
+    ana.close(&first).await.unwrap();
+    let second = told(&ana, &["I prefer short answers."]).await;
+    ana.archive(&second).await.unwrap();
+    let mut learned = texts(&ana).await;
+    learned.sort();
+    assert_eq!(learned, ["I prefer short answers", "The staging database is heron"]);
+    let prompt =
+        system_prompt(&ana, Agent { system_prompt: Some("Be kind.".into()), ..Agent::default() }).await;
+    assert!(prompt.starts_with("Be kind.\n\n<memories>"), "{prompt}");
+    assert!(prompt.contains(&format!("session {first}")), "where it comes from: {prompt}");
+    assert!(prompt.contains("not instructions"), "{prompt}");
+    let silent =
+        Agent { memory: serde_json::from_str::<Option<MemoryUse>>("false").unwrap(), ..Agent::default() };
+    assert_eq!(system_prompt(&ana, silent).await, "");
+}
+
+#[tokio::test]
+async fn what_a_session_was_told_stays_as_it_was() {
+    let ana = as_user(&house(), "ana");
+    ana.remember("The build takes nine minutes", MemoryKind::Fact).await.unwrap();
+    let session = ana.start(Agent::default()).await.unwrap();
+    let before = ana.context(&session).await.unwrap().system;
+    ana.remember("The office is in Basel", MemoryKind::Fact).await.unwrap();
+    assert_eq!(ana.context(&session).await.unwrap().system, before, "the prompt's beginning stays warm");
+}
+
+#[tokio::test]
+async fn nothing_is_learned_twice_and_what_was_forgotten_stays_forgotten() {
+    let ana = as_user(&house(), "ana");
+    let session = told(&ana, &["I prefer tabs to spaces."]).await;
+    assert_eq!(ana.learn(&session).await.unwrap().kept.len(), 1);
+    assert!(ana.learn(&session).await.unwrap().kept.is_empty());
+    let memory = ana.memories().await.unwrap().remove(0);
+    assert_eq!(ana.forget(memory.id).await.unwrap(), 1);
+    ana.inject(&session, vec![user_text("I always run the tests first.")]).await.unwrap();
+    ana.close(&session).await.unwrap();
+    assert_eq!(texts(&ana).await, ["I always run the tests first"]);
+}
+
+#[tokio::test]
+async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
+    let ana = as_user(&house(), "ana");
+    let sessions = [
+        told(&ana, &["Our staging database is heron."]).await,
+        told(&ana, &["Remember that our staging database is heron."]).await,
+        told(&ana, &["Our staging database is osprey."]).await,
+    ];
+    let mut outcomes = Vec::new();
+    for session in &sessions {
+        outcomes.extend(ana.learn(session).await.unwrap().kept);
+    }
+    let old = outcomes[0].memory.id;
+    assert_eq!(
+        outcomes.iter().map(|kept| kept.outcome).collect::<Vec<_>>(),
+        [Outcome::Learned, Outcome::Strengthened, Outcome::Superseded { old }]
+    );
+    assert_eq!(outcomes[1].memory.strength(), 2);
+    assert_eq!(texts(&ana).await, ["Our staging database is osprey"]);
+    let newer = &outcomes[2].memory;
+    let linked = ana.engine().superseded(ana.scope(), newer).await.unwrap();
+    assert_eq!((linked.len(), linked[0].id, linked[0].superseded_by), (1, old, Some(newer.id)));
+    // Erasing the session that contradicted brings back what it contradicted; forgetting takes both.
+    assert_eq!(ana.forget(newer.id).await.unwrap(), 2);
+    assert!(texts(&ana).await.is_empty());
+}
+
+#[tokio::test]
+async fn erasing_a_session_erases_what_only_it_supports() {
+    let ana = as_user(&house(), "ana");
+    let (first, second) =
+        (told(&ana, &["I live in Bern.", "I prefer tea."]).await, told(&ana, &["I prefer tea."]).await);
+    for session in [&first, &second] {
+        ana.learn(session).await.unwrap();
+    }
+    assert_eq!(texts(&ana).await.len(), 2);
+    ana.engine().erase(ana.scope(), &first).await.unwrap();
+    let left = ana.memories().await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!((left[0].text.as_str(), left[0].sources.len()), ("I prefer tea", 1));
+    ana.engine().erase(ana.scope(), &second).await.unwrap();
+    assert!(texts(&ana).await.is_empty());
+}
+
+#[tokio::test]
+async fn secrets_are_neither_learned_nor_added() {
+    let ana = as_user(&house(), "ana");
+    let key = format!("sk-ant-{}", "aB3x".repeat(6));
+    let session = told(&ana, &[&format!("Remember that my key is {key}."), "My password is hunter2."]).await;
+    assert!(ana.learn(&session).await.unwrap().kept.is_empty());
+    let refused = ana.remember(format!("The key is {key}"), MemoryKind::Fact).await.unwrap_err();
+    assert_eq!(refused.code(), "input.invalid");
+    assert!(!refused.to_string().contains(&key));
+}
+
+#[tokio::test]
+async fn only_the_owners_own_words_are_learned() {
+    let house = house();
+    let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
+    let session = told(&ana, &["I prefer tea."]).await;
+    let bobs = bob.scope().principal.clone();
+    ana.engine().share(ana.scope(), &session, bobs, Some(Role::Collaborator)).await.unwrap();
+    bob.inject(&session, vec![user_text("I prefer coffee.")]).await.unwrap();
+    assert_eq!(bob.learn(&session).await.unwrap_err().code(), "session.denied");
+    // Whoever ends it, it is its owner who learns.
+    bob.close(&session).await.unwrap();
+    assert_eq!(texts(&ana).await, ["I prefer tea"]);
+    assert!(texts(&bob).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_fork_shares_is_its_sources_to_teach() {
+    let ana = as_user(&house(), "ana");
+    let source = told(&ana, &["I prefer tea."]).await;
+    let fork = ana.fork(&source, Default::default(), Default::default()).await.unwrap();
+    ana.inject(&fork, vec![user_text("I live in Bern.")]).await.unwrap();
+    ana.close(&fork).await.unwrap();
+    assert_eq!(texts(&ana).await, ["I live in Bern"]);
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_again_and_again_is_a_pattern_with_what_mended_it() {
+    let ana = as_user(&house(), "ana");
+    let session = ana.open_session(Default::default()).await.unwrap();
+    let mut bodies = vec![user_text("Build it.")];
+    for (number, input, output) in [
+        (1, r#"{"command":"cargo build"}"#, Some("error: no space left on device (7)")),
+        (2, r#"{"command":"cargo build"}"#, Some("error: no space left on device (9)")),
+        (3, r#"{"command":"cargo clean"}"#, None),
+    ] {
+        let call_id = format!("c{number}");
+        let input = sapwood::core::Json::parse(input).unwrap();
+        bodies.push(Body::AssistantMessage(sapwood::core::entry::AssistantMessage {
+            parts: vec![Part::tool_call(&call_id, "run_command", input)],
+            model: None,
+            usage: None,
+            cost_nano_usd: None,
+            stop: Stop::ToolUse,
+        }));
+        bodies.push(Body::ToolResult(ToolResult {
+            call_id,
+            tool: Some("run_command".into()),
+            is_error: output.is_some(),
+            parts: vec![Part::text(output.unwrap_or("done"))],
+            full: None,
+            duration_ms: None,
+            interrupted: false,
+        }));
+    }
+    ana.inject(&session, bodies).await.unwrap();
+    let kept = ana.learn(&session).await.unwrap().kept;
+    assert_eq!((kept.len(), kept[0].memory.kind), (1, MemoryKind::ErrorPattern));
+    let text = &kept[0].memory.text;
+    assert!(text.contains("no space left") && text.contains("cargo clean"), "{text}");
+    assert_eq!(kept[0].memory.sources[0].entries.len(), 2);
+}
+
+fn with_model(plays: Vec<Play>) -> (Sapwood, Arc<Actor>) {
+    let actor = Actor::playing(plays);
+    let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let care = MemoryCare { model: Some("actor".into()), ..MemoryCare::default() };
+    (Sapwood::with_engine(engine.with_memory_care(care)).with_scope(scope("ana")), actor)
+}
+
+#[tokio::test]
+async fn a_model_puts_memories_into_words_and_is_asked_once() {
+    let answer =
+        r#"{"memories":[{"kind":"preference","text":"The user wants answers in German.","lines":[1]}]}"#;
+    let (ana, actor) = with_model(vec![text(answer)]);
+    let session = told(&ana, &["Könntest du künftig auf Deutsch antworten?"]).await;
+    let learning = ana.learn(&session).await.unwrap();
+    assert_eq!((learning.how, learning.fell_back), (Learned::ByModel("actor".into()), None));
+    assert_eq!(texts(&ana).await, ["The user wants answers in German."]);
+    ana.learn(&session).await.unwrap();
+    assert_eq!(actor.times_asked(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_as_asked_falls_back_to_the_rules_and_says_so() {
+    let bad = [
+        "I have noted everything!",
+        r#"{"memories":[{"kind":"fact","text":"x","lines":[]}]}"#,
+        r#"{"memories":[{"kind":"fact","text":"x","lines":[9]}]}"#,
+        r#"{"memories":[{"kind":"wish","text":"x","lines":[1]}]}"#,
+        r#"{"memories":[],"extra":1}"#,
+    ];
+    for answer in bad {
+        let (ana, _) = with_model(vec![text(answer)]);
+        let session = told(&ana, &["I prefer tea."]).await;
+        let learning = ana.learn(&session).await.unwrap();
+        assert_eq!(learning.how, Learned::ByRules, "{answer}");
+        assert!(learning.fell_back.is_some(), "{answer}");
+        assert_eq!(texts(&ana).await, ["I prefer tea"]);
+    }
+}
+
+#[tokio::test]
+async fn the_recall_tool_answers_in_other_words_and_keeps_private_things_out_of_shared_sessions() {
+    let plays = || vec![calls(&[("c1", "recall", r#"{"query":"which db for staging"}"#)]), text("done")];
+    for is_shared in [false, true] {
+        let actor = Actor::playing(plays());
+        let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+        let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
+        told(&ana, &["the db for which staging db is heron-session"]).await;
+        ana.remember("Our staging database is heron-memory", MemoryKind::Fact).await.unwrap();
+        let memory = serde_json::from_str(r#"{"tokens":0}"#).unwrap();
+        let agent = Agent { memory: Some(memory), ..Agent::default_with(Some("actor".into())) };
+        let session = ana.start(agent).await.unwrap();
+        if is_shared {
+            let bob = scope("bob").principal;
+            ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+        }
+        ana.send(&session, "where?").await.unwrap();
+        let heard = actor.last_heard();
+        assert_eq!(heard.contains("heron-memory"), !is_shared, "{heard}");
+        assert_eq!(heard.contains("heron-session"), !is_shared, "{heard}");
+    }
+}
+
+#[tokio::test]
+async fn a_memory_is_made_everybodys_only_by_its_owner_and_taken_back() {
+    let house = house();
+    let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
+    let memory = ana.remember("Releases happen on Thursday", MemoryKind::Fact).await.unwrap().memory;
+    assert!(bob.recollect("when do releases happen", 5).await.unwrap().is_empty());
+    let everybodys = Edit { belongs: Some(Belongs::Tenant), ..Edit::default() };
+    assert_eq!(bob.edit_memory(memory.id, everybodys.clone()).await.unwrap_err().code(), "memory.not_found");
+    ana.edit_memory(memory.id, everybodys).await.unwrap();
+    assert_eq!(bob.recollect("when do releases happen", 5).await.unwrap().len(), 1);
+    let prompt = system_prompt(&bob, Agent::default()).await;
+    assert!(prompt.contains("everybody's, by user:ana"), "{prompt}");
+    assert_eq!(bob.forget(memory.id).await.unwrap_err().code(), "memory.denied");
+    let hers = Edit { belongs: Some(Belongs::To(ana.scope().principal.clone())), ..Edit::default() };
+    ana.edit_memory(memory.id, hers).await.unwrap();
+    assert!(bob.recollect("when do releases happen", 5).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_edit_that_looked_at_an_older_version_is_refused() {
+    let ana = as_user(&house(), "ana");
+    let memory = ana.remember("The office is in Basel", MemoryKind::Fact).await.unwrap().memory;
+    let edit = |text: &str, expected| Edit { text: Some(text.into()), expected, ..Edit::default() };
+    let edited = ana.edit_memory(memory.id, edit("The office is in Bern", Some(1))).await.unwrap();
+    assert_eq!((edited.version, edited.text.as_str()), (2, "The office is in Bern"));
+    assert_eq!(
+        ana.edit_memory(memory.id, edit("x y z", Some(1))).await.unwrap_err().code(),
+        "memory.conflict"
+    );
+    assert_eq!(ana.edit_memory(memory.id, edit("The office is in Biel", None)).await.unwrap().version, 3);
+}
+
+#[tokio::test]
+async fn idle_sessions_are_learned_from_and_their_place_in_the_list_stays() {
+    let house = house();
+    let ana = as_user(&house, "ana");
+    let session = told(&ana, &["I prefer tea."]).await;
+    let used = ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at;
+    let tenant = TenantId::local();
+    let engine: &Engine = ana.engine();
+    let window =
+        |after: i64, before: i64| IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
+    assert_eq!(
+        engine.learn_from_idle(&tenant, window(used.0, used.0 + 1)).await.unwrap(),
+        0,
+        "not idle then"
+    );
+    assert_eq!(engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 1);
+    assert_eq!(engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 0, "once");
+    assert_eq!(ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at, used);
+    assert_eq!(texts(&ana).await, ["I prefer tea"]);
+}
+
+/// Points every text that speaks of an animal one way and the rest another.
+struct Animals;
+
+#[async_trait::async_trait]
+impl Embedder for Animals {
+    async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
+        let is_animal = |text: &String| ["hound", "feline"].iter().any(|word| text.contains(word));
+        Ok(texts.iter().map(|text| if is_animal(text) { vec![1.0, 0.0] } else { vec![0.0, 1.0] }).collect())
+    }
+    fn model(&self) -> &str {
+        "test/animals"
+    }
+}
+
+#[tokio::test]
+async fn an_embedder_finds_what_words_do_not_and_older_memories_get_theirs() {
+    let house = house();
+    let plain = as_user(&house, "ana");
+    plain.remember("Bruno is a hound", MemoryKind::Fact).await.unwrap();
+    plain.remember("Lunch is at noon", MemoryKind::Fact).await.unwrap();
+    assert!(plain.recollect("feline", 5).await.unwrap().is_empty());
+    let care = MemoryCare { embedder: Some(Arc::new(Animals)), ..MemoryCare::default() };
+    let ana = Sapwood::with_engine(house.engine().clone().with_memory_care(care)).with_scope(scope("ana"));
+    let found = ana.recollect("feline", 5).await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].memory.text, "Bruno is a hound");
+}
+
+#[tokio::test]
+async fn an_agent_can_keep_its_sessions_to_themselves() {
+    let ana = as_user(&house(), "ana");
+    let memory = serde_json::from_str(r#"{"learn":false}"#).unwrap();
+    let options =
+        StartOptions { agent: Agent { memory: Some(memory), ..Agent::default() }, ..StartOptions::default() };
+    let session = ana.start_with(options).await.unwrap();
+    ana.inject(&session, vec![user_text("I prefer tea.")]).await.unwrap();
+    ana.close(&session).await.unwrap();
+    assert!(texts(&ana).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_shared_session_delegates_to_is_told_nothing_private() {
+    for is_shared in [false, true] {
+        let plays = vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
+        let actor = Actor::playing(plays);
+        let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+        let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
+        ana.remember("Our staging database is heron", MemoryKind::Fact).await.unwrap();
+        let tools = ["delegate", "put_artifact"].map(str::to_owned).to_vec();
+        let agent = Agent { tools, ..Agent::default_with(Some("actor".into())) };
+        let session = ana.start(agent).await.unwrap();
+        if is_shared {
+            let bob = scope("bob").principal;
+            ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+        }
+        ana.send(&session, "go").await.unwrap();
+        let asked = actor.asked.lock().unwrap();
+        let child =
+            asked.iter().find(|request| format!("{:?}", request.messages).contains("find it")).unwrap();
+        let is_told = child.system.as_deref().unwrap_or_default().contains("heron");
+        let recalls = child.tools.iter().any(|tool| tool.name == "recall");
+        assert_eq!((is_told, recalls), (!is_shared, !is_shared));
+    }
+}

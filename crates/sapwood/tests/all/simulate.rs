@@ -1,0 +1,362 @@
+//! A simulation: several processes on one store, with faults, freezes, crashes and clocks that jump, all drawn from a seed.
+//! Time is simulated, so minutes pass in milliseconds, and a seed that fails fails again: SAPWOOD_SEED replays it, and
+//! SAPWOOD_SEEDS=N runs N of them.
+//!
+//! Whatever happens: each turn that began has one end, what was acknowledged is in the log once, every call has one result,
+//! no tool that must not run twice did, and no write came from a stale fence.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sapwood::core::agent::Agent;
+use sapwood::core::content::{Json, ToolCall};
+use sapwood::core::entry::{Body, Stop, Usage};
+use sapwood::core::port::clock::Clock;
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Request};
+use sapwood::core::port::store::{Log, Repair};
+use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
+use sapwood::core::project::context::Role;
+use sapwood::core::{Entry, Kind, TimestampMs};
+use sapwood::engine::World;
+use sapwood::engine::turn::{Keeper, OnWait, SendOptions, Sent, StartOptions};
+use sapwood::store::memory::MemoryStore;
+use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
+
+use super::faulty::{Dice, Fate, Faulty, Health};
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 25;
+const SESSIONS: u64 = 3;
+const PROCESSES: usize = 3;
+/// Of a hundred calls of the store, so many go wrong.
+const FAULTS: u64 = 4;
+/// How long disturbances go on, and how long it may take until all is quiet afterwards, in simulated time.
+const STORM: Duration = Duration::from_secs(40);
+const CALM: Duration = Duration::from_secs(120);
+const START_MS: i64 = 1_900_000_000_000;
+
+/// The simulated time, and how far this process is off.
+struct SimClock {
+    began: tokio::time::Instant,
+    off_ms: Mutex<i64>,
+    dice: Dice,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> TimestampMs {
+        TimestampMs(START_MS + self.began.elapsed().as_millis() as i64 + *self.off_ms.lock().unwrap())
+    }
+    fn random(&self) -> u128 {
+        u128::from(self.dice.next()) << 96 | u128::from(self.dice.next()) << 64 | u128::from(self.dice.next())
+    }
+}
+
+/// Calls the tool, and when it has the result, says so. It streams, with pauses.
+struct SimModel {
+    fate: Fate,
+}
+
+#[async_trait::async_trait]
+impl Model for SimModel {
+    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+        self.fate.pass().await;
+        let usage = Piece::Usage(Usage { input: 10, output: 5, ..Usage::default() });
+        let pieces = match request.messages.last().map(|message| message.role) {
+            Some(Role::Tool) => vec![Piece::Text("done".to_owned()), usage, Piece::Stop(Stop::Stop)],
+            _ => vec![
+                Piece::Text("let me".to_owned()),
+                Piece::CallBegan {
+                    index: 0,
+                    call_id: format!("call-{:016x}", self.fate.dice.next()),
+                    name: "act".to_owned(),
+                },
+                Piece::CallInput { index: 0, text: "{}".to_owned() },
+                usage,
+                Piece::Stop(Stop::ToolUse),
+            ],
+        };
+        let fate = self.fate.clone();
+        let stream = futures_util::stream::unfold((pieces.into_iter(), fate), |(mut pieces, fate)| async {
+            fate.pass().await;
+            tokio::time::sleep(Duration::from_millis(fate.dice.below(400))).await;
+            pieces.next().map(|piece| (Ok(piece), (pieces, fate)))
+        });
+        Ok(Box::pin(stream))
+    }
+    fn facts(&self, _model: &str) -> ModelFacts {
+        ModelFacts::default()
+    }
+    fn names(&self) -> Vec<String> {
+        vec!["sim".to_owned()]
+    }
+}
+
+/// One tool that must not run twice. It takes its time.
+#[derive(Clone)]
+struct SimTools {
+    fate: Fate,
+    ran: Arc<Mutex<Vec<String>>>,
+    specs: Vec<ToolSpec>,
+}
+
+#[async_trait::async_trait]
+impl ToolHost for SimTools {
+    async fn open(&self, _grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait::async_trait]
+impl Toolbox for SimTools {
+    fn specs(&self) -> &[ToolSpec] {
+        &self.specs
+    }
+    async fn run(&self, call: &ToolCall) -> ToolOutput {
+        self.fate.pass().await;
+        self.ran.lock().unwrap().push(call.call_id.clone());
+        tokio::time::sleep(Duration::from_millis(self.fate.dice.below(3_000))).await;
+        self.fate.pass().await;
+        ToolOutput::text("done")
+    }
+    fn check(&self, _call: &ToolCall) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A server: it begins turns, and takes over those of others.
+struct Process {
+    engine: Engine,
+    fate: Fate,
+    clock: Arc<SimClock>,
+    _keeper: Keeper,
+}
+
+struct Sim {
+    dice: Dice,
+    began: tokio::time::Instant,
+    store: Arc<MemoryStore>,
+    written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
+    ran: Arc<Mutex<Vec<String>>>,
+    scope: Scope,
+}
+
+impl Sim {
+    fn new(seed: u64) -> Self {
+        Self {
+            dice: Dice::new(seed),
+            began: tokio::time::Instant::now(),
+            store: Arc::new(MemoryStore::with_cap(1_000)),
+            written: Arc::default(),
+            ran: Arc::default(),
+            scope: Scope::operator(TenantId::local(), Principal::System),
+        }
+    }
+
+    fn process(&self, faults: u64) -> Process {
+        let dice = Dice::new(self.dice.next());
+        let fate = Fate::new(dice.clone(), faults);
+        let off_ms = Mutex::new(self.dice.below(400) as i64 - 200);
+        let clock = Arc::new(SimClock { began: self.began, off_ms, dice });
+        let (inner, written) = (self.store.clone(), self.written.clone());
+        let store = Arc::new(Faulty { inner, fate: fate.clone(), written });
+        let spec = ToolSpec {
+            name: "act".to_owned(),
+            description: String::new(),
+            input_schema: Json::parse(r#"{"type":"object"}"#).unwrap(),
+            touch: Touch::Acts,
+            replay: Replay::Never,
+        };
+        let tools = SimTools { fate: fate.clone(), ran: self.ran.clone(), specs: vec![spec] };
+        let model = Arc::new(SimModel { fate: fate.clone() });
+        let world = World { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
+        let engine = Engine::new(store, clock.clone()).with_world(world);
+        let _keeper = engine.keep_turns().unwrap();
+        Process { engine, fate, clock, _keeper }
+    }
+
+    async fn session(&self, number: u64) -> SessionId {
+        let calm = Engine::new(self.store.clone(), self.process(0).clock.clone());
+        let agent = Agent {
+            tools: vec!["act".to_owned()],
+            approvals: sapwood::core::policy::ApprovalMode::Auto,
+            ..Agent::default_with(Some("sim".into()))
+        };
+        let mut options = StartOptions { agent, ..StartOptions::default() };
+        options.open.id = Some(format!("s{number}").parse().unwrap());
+        calm.start(&self.scope, options).await.unwrap().0
+    }
+
+    async fn log(&self, session: &SessionId) -> Vec<Entry> {
+        let records = self.store.read_after(&self.scope, session, Seq::ZERO, 10_000).await.unwrap();
+        records.into_iter().map(|record| record.into_entry().unwrap()).collect()
+    }
+}
+
+/// Somebody who sends one thing after another to a session, through any process that answers. What was acknowledged is
+/// noted.
+async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: SessionId) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    let mut number = 0;
+    while sim.began.elapsed() < STORM {
+        let at = sim.dice.below(PROCESSES as u64) as usize;
+        let engine = processes[at].lock().unwrap().engine.clone();
+        let text = format!("{session}-{number}");
+        number += 1;
+        let sent = engine.send(&sim.scope, &session, vec![Part::text(&text)], SendOptions::default());
+        // A process that is frozen or dead does not answer: somebody else is asked.
+        if let Ok(Ok(Sent::Started(_))) = tokio::time::timeout(Duration::from_secs(8), sent).await {
+            acknowledged.push(text);
+        }
+        if sim.dice.below(4) == 0 {
+            let _ = tokio::time::timeout(Duration::from_secs(2), engine.cancel(&sim.scope, &session)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(sim.dice.below(6_000))).await;
+    }
+    acknowledged
+}
+
+/// Freezes, crashes and jumping clocks.
+async fn disturb(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
+    while sim.began.elapsed() < STORM {
+        tokio::time::sleep(Duration::from_millis(sim.dice.below(5_000))).await;
+        let place = &processes[sim.dice.below(PROCESSES as u64) as usize];
+        match sim.dice.below(3) {
+            0 => {
+                let fate = place.lock().unwrap().fate.clone();
+                fate.health.send_replace(Health::Frozen);
+                tokio::time::sleep(Duration::from_millis(sim.dice.below(9_000))).await;
+                fate.health.send_replace(Health::Well);
+            }
+            1 => {
+                let fresh = sim.process(FAULTS);
+                let old = std::mem::replace(&mut *place.lock().unwrap(), fresh);
+                old.fate.health.send_replace(Health::Dead);
+                // What it still had in memory never does anything again.
+                std::mem::forget(old.fate);
+            }
+            _ => {
+                let process = place.lock().unwrap();
+                *process.clock.off_ms.lock().unwrap() += sim.dice.below(3_000) as i64 - 1_500;
+            }
+        }
+    }
+}
+
+/// Runs a seed, and gives back what was left in the logs: each entry's kind and time.
+async fn run(seed: u64) -> Vec<String> {
+    let sim = Arc::new(Sim::new(seed));
+    let mut sessions = Vec::new();
+    for number in 0..SESSIONS {
+        sessions.push(sim.session(number).await);
+    }
+    let processes: Vec<Mutex<Process>> = (0..PROCESSES).map(|_| Mutex::new(sim.process(FAULTS))).collect();
+    let processes = Arc::new(processes);
+    let clients: Vec<_> = sessions
+        .iter()
+        .map(|session| tokio::spawn(client(sim.clone(), processes.clone(), session.clone())))
+        .collect();
+    disturb(sim.clone(), processes.clone()).await;
+    let mut acknowledged = Vec::new();
+    for client in clients {
+        acknowledged.push(client.await.unwrap());
+    }
+    for process in processes.iter() {
+        process.lock().unwrap().fate.health.send_replace(Health::Well);
+    }
+    // A server that nothing befalls carries everything on to its end.
+    let calm = sim.process(0);
+    let until = tokio::time::Instant::now() + CALM;
+    let mut left = Vec::new();
+    for (session, acknowledged) in sessions.iter().zip(&acknowledged) {
+        while calm.engine.summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
+            assert!(tokio::time::Instant::now() < until, "{session}: a turn has no end");
+            if let Ok(Some(running)) = calm.engine.resume(&sim.scope, session, OnWait::Leave).await {
+                let _ = running.ended().await;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let log = sim.log(session).await;
+        check(&log, acknowledged, session);
+        left.extend(log.iter().map(|entry| format!("{session} {:?} {}", entry.meta.kind, entry.meta.at.0)));
+    }
+    check_fences(&sim.written.lock().unwrap());
+    let ran = sim.ran.lock().unwrap().clone();
+    assert_eq!(ran.iter().collect::<HashSet<_>>().len(), ran.len(), "a tool ran twice: {ran:?}");
+    let diagnosis = calm.engine.diagnose(&sim.scope, Repair::No, |_| ()).await.unwrap();
+    assert!(diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
+    left
+}
+
+/// In a world of its own, where time passes only when everybody waits.
+fn simulate(seed: u64) -> Vec<String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed))
+}
+
+#[test]
+fn a_seed_does_the_same_again() {
+    assert_eq!(simulate(7), simulate(7));
+}
+
+fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
+    assert!(log.iter().map(|entry| entry.meta.seq.0).eq(1..=log.len() as u32), "I1: {session}");
+    let count = |kind: Kind| log.iter().filter(|entry| entry.meta.kind == kind).count();
+    assert_eq!(count(Kind::TurnStarted), count(Kind::TurnEnded), "{session}: each turn has one end");
+    let ends: HashSet<_> =
+        log.iter().filter(|entry| entry.meta.kind == Kind::TurnEnded).map(|entry| entry.meta.turn).collect();
+    assert_eq!(ends.len(), count(Kind::TurnEnded), "{session}: a turn ended twice");
+    let said: Vec<String> = log
+        .iter()
+        .filter(|entry| entry.meta.kind == Kind::UserMessage)
+        .map(|entry| entry.body.text())
+        .collect();
+    for text in acknowledged {
+        assert_eq!(said.iter().filter(|said| *said == text).count(), 1, "{text} was acknowledged: {said:?}");
+    }
+    assert_eq!(said.iter().collect::<HashSet<_>>().len(), said.len(), "something was said twice: {said:?}");
+    let mut results: HashMap<&str, u32> = HashMap::new();
+    let mut calls: HashSet<&str> = HashSet::new();
+    for entry in log {
+        match &entry.body {
+            Body::ToolResult(result) => *results.entry(&result.call_id).or_default() += 1,
+            Body::AssistantMessage(message) => {
+                calls.extend(message.parts.iter().filter_map(|part| match part {
+                    Part::ToolCall(call) => Some(call.call_id.as_str()),
+                    _ => None,
+                }))
+            }
+            _ => {}
+        }
+    }
+    assert!(results.values().all(|count| *count == 1), "{session}: {results:?}");
+    assert!(results.keys().all(|call| calls.contains(call)), "{session}: a result without its call");
+}
+
+/// In the order of the log, fences never go back.
+fn check_fences(written: &[(SessionId, Seq, u64)]) {
+    let mut by_session: HashMap<&SessionId, Vec<(Seq, u64)>> = HashMap::new();
+    for (session, seq, fence) in written {
+        by_session.entry(session).or_default().push((*seq, *fence));
+    }
+    for (session, mut fences) in by_session {
+        fences.sort();
+        assert!(fences.is_sorted_by_key(|(_, fence)| *fence), "{session}: a stale fence wrote: {fences:?}");
+    }
+}
+
+#[test]
+fn whatever_happens_to_processes_nothing_is_lost_and_nothing_happens_twice() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (first, count) = match number("SAPWOOD_SEED") {
+        Some(seed) => (seed, 1),
+        None => (1, number("SAPWOOD_SEEDS").unwrap_or(SEEDS)),
+    };
+    for seed in first..first + count {
+        let simulated = std::panic::catch_unwind(|| simulate(seed));
+        if let Err(panic) = simulated {
+            eprintln!("SAPWOOD_SEED={seed} replays this");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

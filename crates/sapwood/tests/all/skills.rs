@@ -1,0 +1,116 @@
+//! Skills as a Rust user has them: what the model is told, what it can read, and what going back does to them.
+
+use std::sync::Arc;
+
+use sapwood::core::entry::Body;
+use sapwood::effects::skill::SkillFolders;
+use sapwood::engine::skill::Switch;
+use sapwood::{Agent, Sapwood, Seq, SessionId};
+
+use super::world::{Actor, Bench, Play, calls, text, world};
+
+struct Scene {
+    sapwood: Sapwood,
+    actor: Arc<Actor>,
+    dir: tempfile::TempDir,
+}
+
+fn scene(plays: Vec<Play>) -> Scene {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, about) in [("brew-tea", "How to brew tea."), ("bake-bread", "How to\n  bake bread.")] {
+        let folder = dir.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!("---\nname: {name}\ndescription: >\n  {about}\n---\nFirst of {name}: wait.\n");
+        std::fs::write(folder.join("SKILL.md"), text).unwrap();
+    }
+    let (actor, bench) = (Actor::playing(plays), Arc::new(Bench::default()));
+    let engine = Sapwood::open("memory:").unwrap().engine().clone().with_world(world(&actor, &bench));
+    let engine = engine.with_skills(Arc::new(SkillFolders::new(vec![dir.path().to_owned()])));
+    Scene { sapwood: Sapwood::with_engine(engine), actor, dir }
+}
+
+impl Scene {
+    async fn switch(&self, session: &SessionId, name: &str, switch: Switch) -> Result<(), sapwood::Error> {
+        let (engine, scope) = (self.sapwood.engine(), self.sapwood.scope());
+        engine.switch_skill(scope, session, name, switch).await.map(drop)
+    }
+
+    fn last_system(&self) -> String {
+        self.actor.asked.lock().unwrap().last().unwrap().system.clone().unwrap_or_default()
+    }
+
+    fn last_tools(&self) -> Vec<String> {
+        let asked = self.actor.asked.lock().unwrap();
+        asked.last().unwrap().tools.iter().map(|tool| tool.name.clone()).collect()
+    }
+}
+
+#[tokio::test]
+async fn the_model_is_told_of_active_skills_and_reads_them_when_it_wants() {
+    let plays = vec![calls(&[("1", "skill", r#"{"name": "brew-tea"}"#)]), text("done")];
+    let scene = scene(plays);
+    let agent =
+        Agent { system_prompt: Some("Be kind.".into()), skills: vec!["brew-tea".into()], ..Agent::default() };
+    let session = scene.sapwood.start(agent).await.unwrap();
+    scene.sapwood.send(&session, "tea, please").await.unwrap();
+    let system = scene.last_system();
+    assert!(system.starts_with("Be kind.") && system.contains("\n- brew-tea: How to brew tea."), "{system}");
+    assert!(
+        !system.contains("bake-bread") && !system.contains("wait"),
+        "only names and descriptions: {system}"
+    );
+    assert!(scene.actor.last_heard().contains("First of brew-tea: wait."));
+}
+
+#[tokio::test]
+async fn without_active_skills_nothing_is_said_and_there_is_no_tool() {
+    let scene = scene(vec![text("hello"), text("hello"), text("hello")]);
+    let session = scene.sapwood.start(Agent::default()).await.unwrap();
+    scene.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!scene.last_system().contains("skill") && !scene.last_tools().contains(&"skill".to_owned()));
+    scene.switch(&session, "bake-bread", Switch::On).await.unwrap();
+    scene.sapwood.send(&session, "hi").await.unwrap();
+    assert!(scene.last_system().contains("- bake-bread: How to bake bread."), "{}", scene.last_system());
+    assert!(scene.last_tools().contains(&"skill".to_owned()));
+    scene.switch(&session, "bake-bread", Switch::Off).await.unwrap();
+    scene.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!scene.last_tools().contains(&"skill".to_owned()));
+}
+
+#[tokio::test]
+async fn a_skill_that_is_not_active_cannot_be_read() {
+    let plays = vec![calls(&[("1", "skill", r#"{"name": "bake-bread"}"#)]), text("well")];
+    let scene = scene(plays);
+    let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
+    let session = scene.sapwood.start(agent).await.unwrap();
+    scene.sapwood.send(&session, "bread, please").await.unwrap();
+    assert!(scene.actor.last_heard().contains("There is no active skill bake-bread"));
+}
+
+#[tokio::test]
+async fn activating_is_an_entry_that_going_back_undoes() {
+    let scene = scene(Vec::new());
+    let session = scene.sapwood.open_session(Default::default()).await.unwrap();
+    scene.sapwood.inject(&session, vec![sapwood::user_text("one")]).await.unwrap();
+    scene.switch(&session, "brew-tea", Switch::On).await.unwrap();
+    scene.switch(&session, "brew-tea", Switch::On).await.unwrap();
+    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let records = engine.store().read_after(scope, &session, Seq::ZERO, 100).await.unwrap();
+    let changes = records.iter().filter(|record| matches!(record.decode(), Ok(Body::SkillsChanged(_))));
+    assert_eq!(changes.count(), 1, "what is active already is not written again");
+    engine.branch(scope, &session, records[0].meta.id, None).await.unwrap();
+    assert!(engine.active_skills(scope, &session).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_skill_that_has_gone_is_left_out_and_the_turn_goes_on() {
+    let scene = scene(vec![text("hello")]);
+    let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
+    let session = scene.sapwood.start(agent).await.unwrap();
+    std::fs::remove_dir_all(scene.dir.path().join("brew-tea")).unwrap();
+    scene.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!scene.last_system().contains("brew-tea"));
+    // It can still be turned off, and one that never was cannot be turned on.
+    scene.switch(&session, "brew-tea", Switch::Off).await.unwrap();
+    assert_eq!(scene.switch(&session, "brew-tea", Switch::On).await.unwrap_err().code(), "skill.not_found");
+}

@@ -1,0 +1,109 @@
+//! A browser's way in. The console hands its credential over once and gets it back as a cookie that no script can read
+//! and no other site's page can send. Nothing is kept here, so it counts on every server that knows the key, and ends
+//! with it. A request that comes with it must come from our own page, and one that changes something must say so with a
+//! header that no form can set.
+
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+
+use crate::problem::{Problem, Result};
+
+const NAME: &str = "sapwood";
+/// Says that a request was made by the console's own script.
+pub const CSRF_HEADER: &str = "x-sapwood-csrf";
+/// Longest credential that browsers keep.
+const CREDENTIAL_BYTES_MAX: usize = 3_800;
+
+/// What the cookie holds.
+pub fn credential(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let mut ours = pairs.filter(|(name, value)| *name == NAME && !value.is_empty());
+    ours.next().map(|(_, value)| value)
+}
+
+/// Whether it was our own page that asked.
+pub fn check_site(method: &Method, headers: &HeaderMap) -> Result<()> {
+    let is_ours = is_own_origin(headers) && (method.is_safe() || headers.contains_key(CSRF_HEADER));
+    if is_ours {
+        return Ok(());
+    }
+    let detail = "a browser's cookie counts for requests of the console's own page only";
+    Err(Problem::new("auth.origin", detail))
+}
+
+/// The scheme is left aside: whoever ends TLS in front of us sees another one than we do.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = text("host").unwrap_or_default();
+    let bare = |origin: &str| origin.split_once("://").map_or(String::new(), |(_, host)| host.to_owned());
+    let is_same_host = text("origin").is_none_or(|origin| bare(origin) == host);
+    let is_same_site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    is_same_host && is_same_site
+}
+
+/// The cookie that holds a credential until the browser ends.
+pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte);
+    if credential.len() > CREDENTIAL_BYTES_MAX || !credential.bytes().all(is_plain) {
+        return Err(Problem::invalid("this credential does not fit into a cookie"));
+    }
+    let is_tls = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
+    let secure = if is_tls { "; Secure" } else { "" };
+    let cookie = format!("{NAME}={credential}; Path=/v1; HttpOnly; SameSite=Strict{secure}");
+    HeaderValue::from_str(&cookie).map_err(|_| Problem::invalid("this credential does not fit into a cookie"))
+}
+
+/// What takes it away.
+pub fn forget() -> HeaderValue {
+    HeaderValue::from_static("sapwood=; Path=/v1; HttpOnly; SameSite=Strict; Max-Age=0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (header::HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        let found = headers(&[("cookie", "a=b; sapwood=sapwood_x; c=d")]);
+        assert_eq!(credential(&found), Some("sapwood_x"));
+        assert_eq!(credential(&headers(&[("cookie", "sapwood=; xsapwood=1")])), None);
+    }
+
+    #[test]
+    fn only_our_own_page_may_use_it_and_only_with_the_header_to_change_something() {
+        let host = ("host", "s.example:7420");
+        let own = ("origin", "https://s.example:7420");
+        let script = (CSRF_HEADER, "1");
+        let good: [&[(&str, &str)]; 2] =
+            [&[host, own, script], &[host, ("sec-fetch-site", "same-origin"), script]];
+        for pairs in good {
+            assert!(check_site(&Method::POST, &headers(pairs)).is_ok(), "{pairs:?}");
+        }
+        let bad: [&[(&str, &str)]; 5] = [
+            &[host, own],
+            &[host, ("origin", "https://evil.example"), script],
+            &[host, ("origin", "http://s.example:3000"), script],
+            &[host, ("origin", "null"), script],
+            &[host, ("sec-fetch-site", "same-site"), script],
+        ];
+        for pairs in bad {
+            assert!(check_site(&Method::POST, &headers(pairs)).is_err(), "{pairs:?}");
+        }
+        assert!(check_site(&Method::GET, &headers(&[host])).is_ok());
+        assert!(check_site(&Method::GET, &headers(&[host, ("sec-fetch-site", "cross-site")])).is_err());
+    }
+
+    #[test]
+    fn what_could_end_a_cookie_early_is_not_kept() {
+        assert!(keep("sapwood_abc-_", &HeaderMap::new()).is_ok());
+        assert!(keep("a; Domain=evil.example", &HeaderMap::new()).is_err());
+        assert!(keep(&"a".repeat(5_000), &HeaderMap::new()).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Flows: start a run, look at it, carry it on, end it. What happens in a run are the events of its session.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use sapwood::SessionId;
+use sapwood::core::flow::Flow;
+use sapwood::engine::flow::{RUN_PREFIX, RunList, RunView, StartFlow};
+use sapwood::formats::workflow::{self, Document, OwnAgents, Readings, WorkflowError};
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::rows;
+use crate::door::Caller;
+use crate::extract::{At, Body, Params};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+const ROWS_MAX: u32 = 200;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list_flows, start_flow))
+        .routes(routes!(get_flow))
+        .routes(routes!(resume_flow))
+        .routes(routes!(cancel_flow))
+}
+
+impl From<WorkflowError> for Problem {
+    fn from(error: WorkflowError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// Runs that you can see, newest first.
+#[utoipa::path(get, path = "/v1/flows", tag = "flows", params(wire::Page), responses((status = 200, body = wire::FlowRuns)))]
+async fn list_flows(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Params(query): Params<wire::Page>,
+) -> Result<Json<RunList>> {
+    let limit = rows(query.limit, ROWS_MAX)?;
+    Ok(Json(state.engine.list_flows(&caller.scope, limit, query.cursor).await?))
+}
+
+/// Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
+/// away. Only agents of this server play: those that the document brings are left out.
+#[utoipa::path(post, path = "/v1/flows", tag = "flows", request_body = wire::NewFlow,
+    responses((status = 202, body = wire::FlowAccepted)))]
+async fn start_flow(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Body(new): Body<wire::NewFlow>,
+) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
+    if new.cwd.is_some() && !caller.is_operator() {
+        return Err(Problem::invalid("cwd names a directory of the server, and only its operator may"));
+    }
+    let flow = read_flow(&state, &new)?;
+    let with_prefix = |id: &String| match id.starts_with(RUN_PREFIX) {
+        true => id.clone(),
+        false => format!("{RUN_PREFIX}{id}"),
+    };
+    let run: Option<SessionId> = new.id.as_ref().map(with_prefix).map(|id| id.parse()).transpose()?;
+    let start = StartFlow {
+        flow,
+        input: new.input.unwrap_or_default(),
+        run,
+        improve: new.improve,
+        cwd: new.cwd,
+        mirror: None,
+    };
+    let running = state.engine.start_flow(&caller.scope, start).await?;
+    let accepted = accepted(&running.run);
+    state.keep_flow(running);
+    Ok((StatusCode::ACCEPTED, Json(accepted)))
+}
+
+fn accepted(run: &SessionId) -> wire::FlowAccepted {
+    wire::FlowAccepted { run: run.to_string() }
+}
+
+fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
+    let document: Document = match &new.flow {
+        Value::String(yaml) => workflow::parse(yaml)?,
+        object => {
+            // The same reader for both, so that both are as strict.
+            let text = object.to_string();
+            workflow::parse(&text)?
+        }
+    };
+    let readings = Readings { texts: new.readings.clone(), ..Readings::default() };
+    let known = |name: &str| state.agent(name).ok().cloned();
+    Ok(workflow::flow_of(&document, &readings, OwnAgents::LeftOut, known)?)
+}
+
+/// A run: its graph, where each node stands, the sessions of its roles, what it asks people.
+#[utoipa::path(get, path = "/v1/flows/{run}", tag = "flows", params(("run" = String, Path)),
+    responses((status = 200, body = wire::FlowRun)))]
+async fn get_flow(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(run): At<SessionId>,
+) -> Result<Json<RunView>> {
+    state.note_read(&caller, &run).await?;
+    Ok(Json(state.engine.show_flow(&caller.scope, &run).await?))
+}
+
+/// Carries on a run that was interrupted, waits, or failed.
+#[utoipa::path(post, path = "/v1/flows/{run}/resume", tag = "flows", params(("run" = String, Path)),
+    responses((status = 202, body = wire::FlowAccepted)))]
+async fn resume_flow(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(run): At<SessionId>,
+) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
+    if let Some(running) = state.engine.resume_flow(&caller.scope, &run).await? {
+        state.keep_flow(running);
+    }
+    Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
+}
+
+/// Ends a run, wherever it runs.
+#[utoipa::path(post, path = "/v1/flows/{run}/cancel", tag = "flows", params(("run" = String, Path)),
+    responses((status = 202, body = wire::FlowAccepted)))]
+async fn cancel_flow(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(run): At<SessionId>,
+) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
+    if let Some(running) = state.engine.cancel_flow(&caller.scope, &run).await? {
+        state.keep_flow(running);
+    }
+    Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
+}

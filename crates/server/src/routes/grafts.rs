@@ -1,0 +1,103 @@
+//! Another session's deliverables, brought in by reference; and what could be.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use sapwood::core::Right;
+use sapwood::core::project::rounds::PathRound;
+use sapwood::engine::graft::GraftView;
+use sapwood::{GraftWhat, SessionId};
+use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::projections::Items;
+use super::session_id;
+use crate::door::Caller;
+use crate::extract::{At, Body};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list_grafts, make_graft))
+        .routes(routes!(get_graft))
+        .routes(routes!(get_digest))
+}
+
+/// A graft with what it refers to.
+#[derive(Serialize)]
+struct GraftContent {
+    #[serde(flatten)]
+    graft: GraftView,
+    text: String,
+    /// Of an artifact; its bytes are the source's to download.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<sapwood::core::BlobRef>,
+}
+
+/// What was grafted into the session, and whether you may read it.
+#[utoipa::path(get, path = "/v1/sessions/{session}/grafts", tag = "grafts", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Grafts)))]
+async fn list_grafts(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<GraftView>>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(Items { items: state.engine.grafts(&caller.scope, &session).await? }))
+}
+
+/// Brings an artifact, some rounds, or else a digest of another session in. You must be able to read that one.
+#[utoipa::path(post, path = "/v1/sessions/{session}/grafts", tag = "grafts", params(("session" = String, Path)),
+    request_body = wire::NewGraft, responses((status = 201, body = wire::Graft)))]
+async fn make_graft(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(new): Body<wire::NewGraft>,
+) -> Result<(StatusCode, Json<GraftView>)> {
+    state.engine.check_right(&caller.scope, &session, Right::Write).await?;
+    let source = session_id(&new.source)?;
+    let what = match (new.artifact, new.rounds) {
+        (Some(name), None) => GraftWhat::Artifact { name },
+        (None, Some(rounds)) => GraftWhat::Rounds { first: rounds.first, last: rounds.last },
+        (None, None) => GraftWhat::Digest,
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid("give an artifact, or rounds, or neither for a digest"));
+        }
+    };
+    state.note_read(&caller, &source).await?;
+    let view = state.engine.graft(&caller.scope, &session, &source, what).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// One graft with what it refers to.
+#[utoipa::path(get, path = "/v1/sessions/{session}/grafts/{graft}", tag = "grafts",
+    params(("session" = String, Path), ("graft" = String, Path)),
+    responses((status = 200, body = wire::GraftContent)))]
+async fn get_graft(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At((session, graft)): At<(SessionId, String)>,
+) -> Result<Json<GraftContent>> {
+    state.note_read(&caller, &session).await?;
+    let seq = state.engine.find_entry(&caller.scope, &session, &graft).await?.meta.seq;
+    let (graft, grafted) = state.engine.read_graft(&caller.scope, &session, seq).await?;
+    state.note_read(&caller, &graft.graft.source).await?;
+    let (text, content) = (grafted.text.clone(), grafted.artifact.clone());
+    Ok(Json(GraftContent { graft, text, content }))
+}
+
+/// A line per round with its artifacts: what could be grafted from the session.
+#[utoipa::path(get, path = "/v1/sessions/{session}/digest", tag = "grafts", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Digest)))]
+async fn get_digest(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<Items<PathRound>>> {
+    state.note_read(&caller, &session).await?;
+    Ok(Json(Items { items: state.engine.digest(&caller.scope, &session).await? }))
+}

@@ -1,0 +1,52 @@
+//! Who the caller is, and a browser's way to stay them.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::{Caller, credential};
+use crate::problem::Result;
+use crate::state::State;
+use crate::{cookie, wire};
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(get_me)).routes(routes!(sign_in, sign_out))
+}
+
+/// Who you are to this server.
+#[utoipa::path(get, path = "/v1/me", tag = "login", responses((status = 200, body = wire::Me)))]
+async fn get_me(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wire::Me>> {
+    me_of(&state, &caller).await.map(Json)
+}
+
+/// Keeps the key or token this request came with in a cookie, for the console.
+#[utoipa::path(post, path = "/v1/login", tag = "login", responses((status = 200, body = wire::Me)))]
+async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMap) -> Result<Response> {
+    let mut response = Json(me_of(&state, &caller).await?).into_response();
+    if let Some(credential) = credential(&headers)? {
+        response.headers_mut().insert(header::SET_COOKIE, cookie::keep(credential, &headers)?);
+    }
+    Ok(response)
+}
+
+/// Takes the cookie away.
+#[utoipa::path(delete, path = "/v1/login", tag = "login",
+    responses((status = 204, description = "The browser has forgotten it")))]
+async fn sign_out(_: Caller) -> Response {
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie::forget())]).into_response()
+}
+
+async fn me_of(state: &State, caller: &Caller) -> Result<wire::Me> {
+    Ok(wire::Me {
+        principal: caller.scope.principal.to_string(),
+        tenant: caller.scope.tenant.to_string(),
+        operator: caller.is_operator(),
+        may_write: caller.check(sapwood::core::Right::Write).is_ok(),
+        proof: caller.proof_name().to_owned(),
+        store: if caller.is_operator() { Some(state.engine.store().describe()) } else { None },
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}

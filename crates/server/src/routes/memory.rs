@@ -1,0 +1,160 @@
+//! What sessions taught: list, ask, add, change, forget, and learn from a session by hand.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use sapwood::core::port::memory::Standing;
+use sapwood::engine::memory::Shown;
+use sapwood::{Belongs, Edit, Kept, MemoryFilter, MemoryId, MemoryKind, SessionId, Whose, Written};
+use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::sessions::Page;
+use super::{rows, session_id};
+use crate::door::Caller;
+use crate::extract::{At, Body, Params};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+const ROWS_MAX: u32 = 500;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list_memories, add_memory))
+        .routes(routes!(get_memory, edit_memory, forget_memory))
+        .routes(routes!(learn_session))
+}
+
+/// A memory, with how well it answers where something was asked.
+#[derive(Serialize)]
+struct Item {
+    #[serde(flatten)]
+    memory: Shown,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    score: Option<f64>,
+}
+
+/// Your memories and the tenant's, the newest first; with `q`, those that answer it, the best first.
+#[utoipa::path(get, path = "/v1/memory", tag = "memory", params(wire::MemoryQuery),
+    responses((status = 200, body = wire::Memories)))]
+async fn list_memories(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Params(query): Params<wire::MemoryQuery>,
+) -> Result<Json<Page<Item>>> {
+    let limit = rows(query.limit, ROWS_MAX)?;
+    let whose = Whose::For(caller.scope.principal.clone());
+    if let Some(question) = &query.q {
+        let recollection = state.engine.recollect(&caller.scope, question, whose, limit).await?;
+        let found = recollection.found.iter();
+        let items = found.map(|found| Item { memory: Shown::from(&found.memory), score: Some(found.score) });
+        return Ok(Json(Page { items: items.collect(), next: None }));
+    }
+    let filter = MemoryFilter {
+        whose,
+        standing: if query.superseded.unwrap_or(false) { Standing::Any } else { Standing::Current },
+        kind: query.kind.as_deref().map(kind_of).transpose()?,
+        session: query.session.as_deref().map(session_id).transpose()?,
+        text: query.words.unwrap_or_default(),
+        limit,
+        cursor: query.cursor,
+    };
+    let page = state.engine.memories(&caller.scope, &filter).await?;
+    let items = page.items.iter().map(|memory| Item { memory: Shown::from(memory), score: None });
+    Ok(Json(Page { items: items.collect(), next: page.next }))
+}
+
+/// Remembers something. What is known already is left as it is, what it contradicts is superseded.
+#[utoipa::path(post, path = "/v1/memory", tag = "memory", request_body = wire::NewMemory,
+    responses((status = 201, body = wire::KeptMemory)))]
+async fn add_memory(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Body(new): Body<wire::NewMemory>,
+) -> Result<(StatusCode, Json<wire::KeptMemory>)> {
+    let kind = new.kind.as_deref().map(kind_of).transpose()?.unwrap_or(MemoryKind::Fact);
+    let belongs = new.everybody.then_some(Belongs::Tenant);
+    let kept = state.engine.remember(&caller.scope, Written { text: new.text, kind, belongs }).await?;
+    Ok((StatusCode::CREATED, Json(kept_of(&kept))))
+}
+
+/// One memory, with where it comes from.
+#[utoipa::path(get, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
+    responses((status = 200, body = wire::Memory)))]
+async fn get_memory(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(memory): At<String>,
+) -> Result<Json<Shown>> {
+    let memory = state.engine.memory(&caller.scope, memory_id(&memory)?).await?;
+    Ok(Json(Shown::from(&memory)))
+}
+
+/// Changes a memory, or whose it is.
+#[utoipa::path(patch, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
+    request_body = wire::MemoryPatch, responses((status = 200, body = wire::Memory)))]
+async fn edit_memory(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(memory): At<String>,
+    Body(patch): Body<wire::MemoryPatch>,
+) -> Result<Json<Shown>> {
+    let belongs = patch.everybody.map(|everybody| match everybody {
+        true => Belongs::Tenant,
+        false => Belongs::To(caller.scope.principal.clone()),
+    });
+    let kind = patch.kind.as_deref().map(kind_of).transpose()?;
+    let edit = Edit { text: patch.text, kind, belongs, expected: patch.expected_version };
+    let edited = state.engine.edit_memory(&caller.scope, memory_id(&memory)?, edit).await?;
+    Ok(Json(Shown::from(&edited)))
+}
+
+/// Deletes a memory for good, with what it stood in for.
+#[utoipa::path(delete, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
+    responses((status = 204)))]
+async fn forget_memory(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(memory): At<String>,
+) -> Result<StatusCode> {
+    state.engine.forget(&caller.scope, memory_id(&memory)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Learns from what is new in a session. It takes its owner.
+#[utoipa::path(post, path = "/v1/sessions/{session}/memory", tag = "memory", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Learning)))]
+async fn learn_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Learning>> {
+    let learning = state.engine.learn(&caller.scope, &session).await?;
+    Ok(Json(wire::Learning {
+        session: session.to_string(),
+        how: serde_json::to_value(&learning.how).unwrap_or_default(),
+        fell_back: learning.fell_back,
+        entries: u32::try_from(learning.entries).unwrap_or(u32::MAX),
+        kept: learning.kept.iter().map(kept_of).collect(),
+    }))
+}
+
+fn kept_of(kept: &Kept) -> wire::KeptMemory {
+    let outcome = serde_json::to_value(kept.outcome).unwrap_or_default();
+    wire::KeptMemory {
+        memory: serde_json::to_value(Shown::from(&kept.memory)).unwrap_or_default(),
+        outcome: outcome["outcome"].as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+fn kind_of(name: &str) -> Result<MemoryKind> {
+    let unknown = || Problem::invalid("kind must be fact, preference, decision or error_pattern");
+    MemoryKind::from_name(name).ok_or_else(unknown)
+}
+
+/// What is no id is no memory's.
+fn memory_id(text: &str) -> Result<MemoryId> {
+    text.parse().map_err(|_| Problem::new("memory.not_found", format!("there is no memory {text:.64}")))
+}

@@ -1,0 +1,142 @@
+//! Conversations: sessions with metadata, which is an entry beside the tree, the newest counting.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State as Shared;
+use sapwood::core::entry::{Body as EntryBody, CustomInfo};
+use sapwood::core::{Json as CoreJson, Kind};
+use sapwood::engine::turn::StartOptions;
+use sapwood::engine::write::InjectOptions;
+use sapwood::{OpenOptions, Seq, SessionId};
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::items::{read_new_items, store_blobs};
+use super::{check_metadata, mint_id, plain_agent};
+use crate::door::Caller;
+use crate::extract::{At, Body, Maybe};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire::openai as wire;
+
+/// The type of the entry that holds a conversation's metadata.
+const METADATA: &str = "openai_metadata";
+/// Entries of extensions that are read at a time.
+const PAGE_RECORDS: usize = 1_000;
+/// The agent of sessions that were made as conversations.
+const AGENT: &str = "conversation";
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(create_conversation)).routes(routes!(
+        get_conversation,
+        update_conversation,
+        delete_conversation
+    ))
+}
+
+/// Opens a conversation.
+#[utoipa::path(post, path = "/v1/conversations", tag = "openai", request_body = Option<wire::NewConversation>,
+    responses((status = 200, body = wire::Conversation)))]
+async fn create_conversation(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Maybe(new): Maybe<wire::NewConversation>,
+) -> Result<Json<wire::Conversation>> {
+    let metadata = new.metadata.unwrap_or_default();
+    check_metadata(&metadata)?;
+    let incoming = read_new_items(new.items.unwrap_or_default())?;
+    let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
+    let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
+    let (session, _) = state.engine.start(&caller.scope, options).await?;
+    store_blobs(&state, &caller, incoming.blobs).await?;
+    let mut bodies = incoming.bodies;
+    if !metadata.is_empty() {
+        bodies.push(metadata_info(&metadata).into());
+    }
+    if !bodies.is_empty() {
+        state.engine.inject(&caller.scope, &session, bodies, InjectOptions::default()).await?;
+    }
+    show(&state, &caller, &session).await
+}
+
+/// What a conversation is, without its items.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}", tag = "openai", params(("conversation" = String, Path)),
+    responses((status = 200, body = wire::Conversation)))]
+async fn get_conversation(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Conversation>> {
+    show(&state, &caller, &session).await
+}
+
+/// Replaces a conversation's metadata.
+#[utoipa::path(post, path = "/v1/conversations/{conversation}", tag = "openai", params(("conversation" = String, Path)),
+    request_body = wire::ConversationPatch, responses((status = 200, body = wire::Conversation)))]
+async fn update_conversation(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(patch): Body<wire::ConversationPatch>,
+) -> Result<Json<wire::Conversation>> {
+    let metadata = patch.metadata.unwrap_or_default();
+    check_metadata(&metadata)?;
+    let bodies = vec![metadata_info(&metadata).into()];
+    state.engine.inject(&caller.scope, &session, bodies, InjectOptions::default()).await?;
+    show(&state, &caller, &session).await
+}
+
+/// Really deletes a conversation and its items.
+#[utoipa::path(delete, path = "/v1/conversations/{conversation}", tag = "openai",
+    params(("conversation" = String, Path)), responses((status = 200, body = wire::Deleted)))]
+async fn delete_conversation(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::Deleted>> {
+    state.engine.erase(&caller.scope, &session).await?;
+    let (id, object) = (session.to_string(), "conversation.deleted".to_owned());
+    Ok(Json(wire::Deleted { id, object, deleted: true }))
+}
+
+fn metadata_info(metadata: &BTreeMap<String, String>) -> CustomInfo {
+    let data = serde_json::to_value(metadata).unwrap_or_default();
+    CustomInfo { custom_type: METADATA.to_owned(), data: CoreJson::from_value(&data) }
+}
+
+pub async fn show(state: &State, caller: &Caller, session: &SessionId) -> Result<Json<wire::Conversation>> {
+    let summary = state.engine.summary(&caller.scope, session).await?;
+    Ok(Json(wire::Conversation {
+        id: session.to_string(),
+        object: "conversation".to_owned(),
+        created_at: summary.created_at.0 / 1_000,
+        metadata: metadata_of(state, caller, session).await?,
+    }))
+}
+
+async fn metadata_of(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+) -> Result<BTreeMap<String, String>> {
+    let (mut after, mut newest) = (Seq::ZERO, Value::Null);
+    loop {
+        let kinds = [Kind::CustomInfo];
+        let records =
+            state.engine.store().read_kinds(&caller.scope, session, &kinds, after, PAGE_RECORDS).await?;
+        let is_last = records.len() < PAGE_RECORDS;
+        for record in records {
+            after = record.meta.seq;
+            let body = record.decode().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
+            match body {
+                EntryBody::CustomInfo(info) if info.custom_type == METADATA => newest = info.data.to_value(),
+                _ => {}
+            }
+        }
+        if is_last {
+            return Ok(serde_json::from_value(newest).unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The items of a conversation: what is on the path to the session's leaf. Deleting one is a branch without it: the leaf moves
+//! to before it, and what came behind it is said again there, under new ids. The log keeps what was.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sapwood::core::entry::{AssistantMessage, Body as EntryBody, LeafMoved, Meta};
+use sapwood::core::port::clock::Clock;
+use sapwood::core::port::store::Appended;
+use sapwood::core::{BlobHash, Entry, Kind};
+use sapwood::engine::write::InjectOptions;
+use sapwood::formats::responses::ItemId;
+use sapwood::formats::responses::items::{BLOB_SCHEME, Item, Items};
+use sapwood::formats::responses::read::{ITEMS_MAX, Incoming, read_items};
+use sapwood::{SessionId, SystemClock};
+use serde_json::{Map, Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::conversations::show;
+use crate::door::Caller;
+use crate::extract::{At, Body, Params, header_text};
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire::openai as wire;
+
+const ROWS_DEFAULT: u32 = 20;
+const ROWS_MAX: u32 = 100;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list_items, create_items)).routes(routes!(get_item, delete_item))
+}
+
+/// Adds items to a conversation: all of them, or none.
+#[utoipa::path(post, path = "/v1/conversations/{conversation}/items", tag = "openai",
+    params(("conversation" = String, Path)), request_body = wire::NewItems,
+    responses((status = 200, body = wire::ItemList)))]
+async fn create_items(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    headers: HeaderMap,
+    Body(new): Body<wire::NewItems>,
+) -> Result<Json<wire::ItemList>> {
+    let incoming = read_new_items(new.items)?;
+    if incoming.bodies.is_empty() {
+        state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
+        return Ok(Json(list_of(Vec::new(), false)));
+    }
+    let options = InjectOptions {
+        idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
+        audited: true,
+        ..InjectOptions::default()
+    };
+    // Whoever may not write here leaves no bytes behind either.
+    state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
+    store_blobs(&state, &caller, incoming.blobs).await?;
+    let done = state.engine.inject(&caller.scope, &session, incoming.bodies.clone(), options).await?;
+    let mut items = Items::default();
+    for entry in entries_of(&caller, &done, incoming.bodies) {
+        items.apply(&entry);
+    }
+    let items = embed_all(&state, &caller, items.list).await?;
+    Ok(Json(list_of(items, false)))
+}
+
+/// What was appended, as the log has it now.
+fn entries_of(caller: &Caller, done: &Appended, bodies: Vec<EntryBody>) -> Vec<Entry> {
+    let at = SystemClock.now();
+    let entry = |((seq, id), body): (&(sapwood::Seq, sapwood::EntryId), EntryBody)| {
+        let (by, kind) = (caller.scope.principal.clone(), body.kind());
+        Entry { meta: Meta { seq: *seq, id: *id, parent: None, at, by, turn: None, kind }, body }
+    };
+    done.entries.iter().zip(bodies).map(entry).collect()
+}
+
+/// A conversation's items, the newest first if nothing else is asked for.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}/items", tag = "openai",
+    params(("conversation" = String, Path), wire::ListItems), responses((status = 200, body = wire::ItemList)))]
+async fn list_items(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Params(query): Params<wire::ListItems>,
+) -> Result<Json<wire::ItemList>> {
+    let all = path_items(&state, &caller, &session).await?;
+    let (page, has_more) = page_of(all.list, &query)?;
+    let items = embed_all(&state, &caller, page).await?;
+    Ok(Json(list_of(items, has_more)))
+}
+
+/// One item.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}/items/{item}", tag = "openai",
+    params(("conversation" = String, Path), ("item" = String, Path)), responses((status = 200, body = wire::Item)))]
+async fn get_item(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At((session, item)): At<(SessionId, String)>,
+) -> Result<Json<Value>> {
+    let all = path_items(&state, &caller, &session).await?;
+    let found = find_item(&all.list, &session, &item)?.clone();
+    Ok(Json(embed_all(&state, &caller, vec![found]).await?.pop().unwrap_or_default()))
+}
+
+/// Takes an item out of a conversation: it goes on in a branch without it.
+#[utoipa::path(delete, path = "/v1/conversations/{conversation}/items/{item}", tag = "openai",
+    params(("conversation" = String, Path), ("item" = String, Path)),
+    responses((status = 200, body = wire::Conversation)))]
+async fn delete_item(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At((session, item)): At<(SessionId, String)>,
+) -> Result<Json<wire::Conversation>> {
+    let (engine, scope) = (&state.engine, &caller.scope);
+    engine.check_right(scope, &session, sapwood::core::Right::Write).await?;
+    let head = engine.summary(scope, &session).await?.head.seq;
+    let path = engine.path(scope, &session, None).await?;
+    let bodies = without_item(&session, &path, &item)?;
+    let options = InjectOptions { expected_head: Some(head), audited: true, ..InjectOptions::default() };
+    engine.inject(scope, &session, bodies, options).await?;
+    show(&state, &caller, &session).await
+}
+
+/// The entries that lead past an item: back to before it, and everything after it again.
+fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<EntryBody>> {
+    let mut items = Items::default();
+    path.iter().for_each(|entry| items.apply(entry));
+    let found = find_item(&items.list, session, item)?;
+    let at = path.iter().position(|entry| entry.meta.id == found.entry).unwrap_or(0);
+    let before = at.checked_sub(1).map(|before| path[before].meta.id);
+    let mut bodies: Vec<EntryBody> = vec![LeafMoved { to: before }.into()];
+    if let EntryBody::AssistantMessage(answer) = &path[at].body {
+        let mut parts = answer.parts.clone();
+        parts.drain(found.parts.clone());
+        if !parts.is_empty() {
+            bodies.push(AssistantMessage { parts, ..answer.clone() }.into());
+        }
+    }
+    for entry in &path[at + 1..] {
+        if matches!(entry.meta.kind, Kind::Compaction | Kind::BranchSummary | Kind::Graft) {
+            let why = "what comes behind this item refers to it: it was compacted, or branched off";
+            return Err(Problem::new("entry.misplaced", why));
+        }
+        bodies.push(entry.body.clone());
+    }
+    Ok(bodies)
+}
+
+pub fn read_new_items(items: Vec<Map<String, Value>>) -> Result<Incoming> {
+    if items.len() > ITEMS_MAX {
+        return Err(Problem::invalid(format!("at most {ITEMS_MAX} items can be added at a time")));
+    }
+    let items: Vec<Value> = items.into_iter().map(Value::Object).collect();
+    Ok(read_items(&items, "items", ITEMS_MAX)?)
+}
+
+/// The bytes that entries will refer to.
+pub async fn store_blobs(state: &State, caller: &Caller, blobs: Vec<Vec<u8>>) -> Result<()> {
+    for bytes in blobs {
+        state.engine.store().put_blob(&caller.scope, bytes).await?;
+    }
+    Ok(())
+}
+
+async fn path_items(state: &State, caller: &Caller, session: &SessionId) -> Result<Items> {
+    state.note_read(caller, session).await?;
+    let mut items = Items::default();
+    state.engine.path(&caller.scope, session, None).await?.iter().for_each(|entry| items.apply(entry));
+    Ok(items)
+}
+
+fn find_item<'i>(items: &'i [Item], session: &SessionId, id: &str) -> Result<&'i Item> {
+    let wanted = ItemId::parse(id);
+    let found = items.iter().find(|item| Some(item.id) == wanted);
+    found.ok_or_else(|| Problem::new("entry.not_found", format!("{session} has no item {id:.80}")))
+}
+
+/// A page of values that carry their ids, in the order that was asked for.
+pub fn page_of(mut items: Vec<Item>, query: &wire::ListItems) -> Result<(Vec<Item>, bool)> {
+    let limit = match query.limit.unwrap_or(ROWS_DEFAULT) {
+        limit if limit == 0 || limit > ROWS_MAX => {
+            return Err(Problem::invalid(format!("limit must be from 1 to {ROWS_MAX}, and it is {limit}")));
+        }
+        limit => limit as usize,
+    };
+    if query.order.unwrap_or_default() == wire::Order::Desc {
+        items.reverse();
+    }
+    let begin = match &query.after {
+        None => 0,
+        Some(after) => {
+            let wanted = ItemId::parse(after);
+            let found = items.iter().position(|item| Some(item.id) == wanted);
+            let unknown = || Problem::new("entry.not_found", format!("there is no item {after:.80} here"));
+            found.ok_or_else(unknown)? + 1
+        }
+    };
+    let has_more = items.len() > begin + limit;
+    Ok((items.into_iter().skip(begin).take(limit).collect(), has_more))
+}
+
+pub fn list_of(values: Vec<Value>, has_more: bool) -> wire::ItemList {
+    let data: Vec<wire::Item> =
+        values.into_iter().filter_map(|value| serde_json::from_value(value).ok()).collect();
+    wire::ItemList {
+        object: "list".to_owned(),
+        first_id: data.first().map(|item| item.id.clone()),
+        last_id: data.last().map(|item| item.id.clone()),
+        data,
+        has_more,
+    }
+}
+
+pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Result<Vec<Value>> {
+    let mut values = Vec::with_capacity(items.len());
+    for mut item in items {
+        for list in ["content", "output"] {
+            for part in item.value[list].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default() {
+                embed(state, caller, part).await?;
+            }
+        }
+        values.push(item.value);
+    }
+    Ok(values)
+}
+
+/// Puts the bytes of media in, as these clients expect them.
+async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
+    for key in ["image_url", "file_data"] {
+        let Some(named) = part[key].as_str().and_then(|url| url.strip_prefix(BLOB_SCHEME)) else { continue };
+        let Some((hash, mime)) = named.split_once(';') else { continue };
+        let bytes = state.engine.store().get_blob(&caller.scope, hash.parse::<BlobHash>()?).await?;
+        part[key] = json!(format!("data:{mime};base64,{}", STANDARD.encode(bytes)));
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! What OpenAI's unmodified clients call: `/v1/conversations` and `/v1/responses`. A conversation is a session, an item an entry
+//! or a piece of one, a response a turn; the folds are in `sapwood_formats::responses`. Rights, limits and audit are those of
+//! every other route; only errors are dressed as these clients expect them.
+
+mod conversations;
+mod follow;
+mod items;
+mod place;
+mod responses;
+
+use std::collections::BTreeMap;
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use sapwood::core::agent::{Agent, Limits};
+use sapwood::core::port::clock::Clock;
+use sapwood::{SessionId, SystemClock};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire::openai::{OpenAiError, OpenAiFault};
+
+const PREFIXES: [&str; 2] = ["/v1/conversations", "/v1/responses"];
+/// Most keys of metadata, and the longest key and value, in characters.
+const METADATA_KEYS_MAX: usize = 16;
+const METADATA_KEY_CHARS_MAX: usize = 64;
+const METADATA_VALUE_CHARS_MAX: usize = 512;
+/// As good as no limit: these clients know none.
+const TURNS_MAX: u32 = 1_000_000;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().merge(conversations::routes()).merge(items::routes()).merge(responses::routes())
+}
+
+/// Whether a path is one of OpenAI's.
+pub fn is_openai(path: &str) -> bool {
+    PREFIXES
+        .iter()
+        .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Lets problems out of these routes in OpenAI's shape.
+pub async fn dress_problems(request: Request, next: Next) -> Response {
+    let is_theirs = is_openai(request.uri().path());
+    let response = next.run(request).await;
+    let Some(problem) = response.extensions().get::<Problem>().filter(|_| is_theirs) else { return response };
+    let (error, (mut head, _)) = (error_of(problem), response.into_parts());
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    head.headers.remove(header::CONTENT_LENGTH);
+    let body = serde_json::to_vec(&error).unwrap_or_default();
+    Response::from_parts(head, axum::body::Body::from(body))
+}
+
+pub fn error_of(problem: &Problem) -> OpenAiError {
+    let kind = match problem.status() {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    };
+    let message = problem.detail.clone();
+    OpenAiError {
+        error: OpenAiFault { message, kind: kind.to_owned(), code: problem.code.to_owned(), param: None },
+    }
+}
+
+fn mint_id() -> Result<SessionId> {
+    let id = SessionId::mint(SystemClock.now(), SystemClock.random());
+    Ok(format!("conv_{}", id.as_str().replace('-', "")).parse()?)
+}
+
+/// Who answers in a session that was made here: the model itself, with nothing but what the client says and brings.
+fn plain_agent(id: &str) -> Agent {
+    Agent {
+        id: id.to_owned(),
+        tools: Vec::new(),
+        system_prompt: None,
+        limits: Limits { turns_max: TURNS_MAX, ..Limits::default() },
+        ..Agent::default()
+    }
+}
+
+fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<()> {
+    let is_long = |text: &String, most: usize| text.chars().nth(most).is_some();
+    if metadata.len() > METADATA_KEYS_MAX {
+        return Err(Problem::invalid(format!("metadata has more than {METADATA_KEYS_MAX} keys")));
+    }
+    if metadata.keys().any(|key| is_long(key, METADATA_KEY_CHARS_MAX)) {
+        return Err(Problem::invalid(format!(
+            "metadata has a key of more than {METADATA_KEY_CHARS_MAX} characters"
+        )));
+    }
+    if metadata.values().any(|value| is_long(value, METADATA_VALUE_CHARS_MAX)) {
+        return Err(Problem::invalid(format!(
+            "metadata has a value of more than {METADATA_VALUE_CHARS_MAX} characters"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_their_own_paths_are_dressed() {
+        for theirs in ["/v1/responses", "/v1/responses/resp_1/cancel", "/v1/conversations/c/items"] {
+            assert!(is_openai(theirs), "{theirs}");
+        }
+        for ours in ["/v1/responsesx", "/v1/sessions", "/v1/conversation", "/"] {
+            assert!(!is_openai(ours), "{ours}");
+        }
+    }
+}

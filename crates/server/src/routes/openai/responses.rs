@@ -1,0 +1,335 @@
+//! Responses: turns that begin with items and on terms of their own.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::response::{IntoResponse, Response};
+use sapwood::Seq;
+use sapwood::core::Json as CoreJson;
+use sapwood::core::entry::Kind;
+use sapwood::core::port::model::Thinking;
+use sapwood::core::turn::{CallersTool, Terms};
+use sapwood::engine::turn::{OnWait, Opening, Running};
+use sapwood::formats::responses::ResponseId;
+use sapwood::formats::responses::items::{Item, Items, output_of};
+use sapwood::formats::responses::read::read_input;
+use sapwood::formats::responses::response::{Mark, deletion, response_of};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::check_metadata;
+use super::follow::{Telling, answer_whole, look};
+use super::items::{embed_all, list_of, page_of, store_blobs};
+use super::place::{AGENT, Made, Passing, Place, find_response};
+use crate::door::Caller;
+use crate::extract::{At, Body, Params};
+use crate::problem::{Problem, Result};
+use crate::sse::Flow;
+use crate::state::{Inner, State};
+use crate::wire::openai as wire;
+
+/// Most functions of one response.
+const TOOLS_MAX: usize = 128;
+/// Longest a client that cancels waits for the end, and how often it is looked for.
+const CANCEL_TIME_MAX: Duration = Duration::from_secs(5);
+const CANCEL_LOOK: Duration = Duration::from_millis(25);
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(create_response))
+        .routes(routes!(get_response, delete_response))
+        .routes(routes!(cancel_response))
+        .routes(routes!(list_input_items))
+}
+
+/// Asks for a response: in a conversation, behind another response, or by itself.
+#[utoipa::path(post, path = "/v1/responses", tag = "openai", request_body = wire::NewResponse,
+    responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
+async fn create_response(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    Body(new): Body<wire::NewResponse>,
+) -> Result<Response> {
+    if state.is_stopping() {
+        return Err(Problem::new("server.stopping", "the server is about to stop"));
+    }
+    let (opening, blobs) = opening_of(&state, &new)?;
+    let is_stored = new.store.unwrap_or(true);
+    let is_background = new.background.unwrap_or(false);
+    if is_background && !is_stored {
+        return Err(Problem::invalid("a response in the background must be stored"));
+    }
+    let place = Place::find(&state, &caller, &new).await?;
+    store_blobs(&state, &caller, blobs).await?;
+    let (flow, running) = begin(&state, &caller, place, opening).await?;
+    let id = ResponseId { turn: running.turn, session: running.session.clone() };
+    let (tell, ended) = oneshot::channel();
+    let kept = state.keep_running(running);
+    let kept = tokio::spawn(async move {
+        let _ = kept.await;
+        let _ = tell.send(());
+    });
+    let is_passing = !is_stored && new.conversation.is_none();
+    let passing = is_passing.then(|| Passing::new(&state, &caller.scope, &id.session, kept));
+    if new.stream.unwrap_or(false) {
+        let telling = Telling::on(flow, &state, &caller, &id, None).await?.keeping(passing);
+        return Ok(telling.into_response(id.turn));
+    }
+    if is_background {
+        return Ok(Json(look(&state, &caller, &id).await?).into_response());
+    }
+    drop(flow);
+    answer_whole(&state, &caller, id, ended, passing).await
+}
+
+/// Begins the turn, in a fork if somebody else goes on from the same place at this moment.
+async fn begin(state: &State, caller: &Caller, place: Place, opening: Opening) -> Result<(Flow, Running)> {
+    match begin_at(state, caller, &place, opening.clone()).await {
+        Err(problem) if place.can_fork() && matches!(problem.code, "session.conflict" | "turn.running") => {
+            let fork = place.forked(state, caller).await?;
+            begin_at(state, caller, &fork, opening).await
+        }
+        begun => begun,
+    }
+}
+
+async fn begin_at(
+    state: &State,
+    caller: &Caller,
+    place: &Place,
+    opening: Opening,
+) -> Result<(Flow, Running)> {
+    // Subscribed first, so that not even a fragment is missed.
+    let head = state.engine.summary(&caller.scope, &place.session).await?.head.seq;
+    let flow = Flow::open(state, caller, &place.session, head).await?;
+    let opening = Opening { expected_leaf: place.expected_leaf, ..opening };
+    match state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await {
+        Ok(running) => Ok((flow, running)),
+        Err(error) => {
+            if place.made == Made::Now {
+                state.engine.erase(&caller.scope, &place.session).await?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// What was asked, as a turn begins: its items, its terms, and what is to be told back.
+fn opening_of(state: &State, new: &wire::NewResponse) -> Result<(Opening, Vec<Vec<u8>>)> {
+    let metadata = new.metadata.clone().unwrap_or_default();
+    check_metadata(&metadata)?;
+    check_supported(new)?;
+    let incoming = read_input(&new.input)?;
+    if incoming.bodies.is_empty() {
+        return Err(Problem::invalid("input is empty"));
+    }
+    let tools = new.tools.clone().unwrap_or_default();
+    let offered = match new.tool_choice.as_ref().and_then(Value::as_str) {
+        Some("none") => Vec::new(),
+        _ => callers_tools(&tools)?,
+    };
+    let terms = Terms {
+        model: choose_model(state, new.model.as_deref())?,
+        instructions: new.instructions.clone(),
+        thinking: thinking_of(new),
+        temperature: new.temperature.map(|temperature| temperature as f32),
+        output_tokens_max: new.max_output_tokens,
+        tools: offered,
+    };
+    let mark = Mark {
+        conversation: new.conversation.is_some(),
+        previous_response_id: new.previous_response_id.clone(),
+        store: new.store.unwrap_or(true),
+        background: new.background.unwrap_or(false),
+        model: new.model.clone().unwrap_or_default(),
+        instructions: new.instructions.clone(),
+        metadata: json!(metadata),
+        tools: Value::Array(tools),
+        tool_choice: new.tool_choice.clone().unwrap_or_else(|| json!("auto")),
+        parallel_tool_calls: new.parallel_tool_calls.unwrap_or(true),
+        reasoning: json!(new.reasoning),
+        temperature: new.temperature,
+        top_p: new.top_p,
+        max_output_tokens: new.max_output_tokens,
+        truncation: json!(new.truncation.as_deref().unwrap_or("disabled")),
+        user: json!(new.user),
+    };
+    let opening =
+        Opening { bodies: incoming.bodies, terms, mark: Some(mark.to_info()), ..Opening::default() };
+    Ok((opening, incoming.blobs))
+}
+
+/// What would change the answer and cannot be done is refused rather than ignored.
+fn check_supported(new: &wire::NewResponse) -> Result<()> {
+    let unsupported =
+        |what: &str| Err(Problem::new("input.unsupported", format!("{what} is not supported here")));
+    let format = new.text.as_ref().and_then(|text| text.get("format")).map(|format| &format["type"]);
+    if format.is_some_and(|kind| kind != "text") {
+        return unsupported("a text format other than plain text");
+    }
+    if new.prompt.is_some() {
+        return unsupported("prompt");
+    }
+    match new.tool_choice.as_ref() {
+        None | Some(Value::Null) => {}
+        Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
+        Some(_) => return unsupported("a tool_choice other than auto and none"),
+    }
+    let temperature = new.temperature.unwrap_or_default();
+    if !(0.0..=2.0).contains(&temperature) {
+        return Err(Problem::invalid("temperature must be from 0 to 2"));
+    }
+    if new.max_output_tokens == Some(0) {
+        return Err(Problem::invalid("max_output_tokens is zero"));
+    }
+    Ok(())
+}
+
+fn callers_tools(tools: &[Value]) -> Result<Vec<CallersTool>> {
+    if tools.len() > TOOLS_MAX {
+        return Err(Problem::invalid(format!("there are more than {TOOLS_MAX} tools")));
+    }
+    let mut read: Vec<CallersTool> = Vec::with_capacity(tools.len());
+    for (number, tool) in tools.iter().enumerate() {
+        if tool["type"] != "function" {
+            let kind: String = tool["type"].as_str().unwrap_or("unnamed").chars().take(64).collect();
+            let what = format!("tools[{number}] is of type {kind}, and only functions are supported here");
+            return Err(Problem::new("input.unsupported", what));
+        }
+        let name = tool["name"].as_str().filter(|name| is_tool_name(name));
+        let name = name.ok_or_else(|| {
+            Problem::invalid(format!("tools[{number}].name must be 1 to 64 letters, digits, _ or -"))
+        })?;
+        if read.iter().any(|known| known.name == name) {
+            return Err(Problem::invalid(format!("tools[{number}] is named {name}, as another one is")));
+        }
+        let schema = match &tool["parameters"] {
+            Value::Null => json!({ "type": "object", "properties": {} }),
+            schema @ Value::Object(_) => schema.clone(),
+            _ => return Err(Problem::invalid(format!("tools[{number}].parameters must be an object"))),
+        };
+        read.push(CallersTool {
+            name: name.to_owned(),
+            description: tool["description"].as_str().unwrap_or_default().to_owned(),
+            input_schema: CoreJson::from_value(&schema),
+        });
+    }
+    Ok(read)
+}
+
+fn is_tool_name(name: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(is_fine)
+}
+
+fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
+    match new.reasoning.as_ref()?.get("effort")?.as_str()? {
+        "none" => Some(Thinking::Off),
+        "xhigh" => Some(Thinking::High),
+        effort => Thinking::from_name(effort),
+    }
+}
+
+/// A model that can be called here. A bare name, as OpenAI's clients have them, is OpenAI's where that can be called, and
+/// otherwise leaves the choice to the session: the response says who answered. Nobody outside names a file.
+fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
+    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(None) };
+    let names = state.engine.models()?;
+    if names.iter().any(|name| name == asked) {
+        return Ok(Some(asked.to_owned()));
+    }
+    let is_offered = |provider: &str| {
+        names.iter().any(|name| name.split_once('/').is_some_and(|(known, _)| known == provider))
+    };
+    match asked.split_once('/') {
+        Some((provider, _)) if is_offered(provider) && provider != "scripted" => Ok(Some(asked.to_owned())),
+        Some(_) => Err(Problem::new("model.not_found", format!("there is no model {asked:.80} here"))),
+        None if is_offered("openai") => Ok(Some(format!("openai/{asked}"))),
+        None => Ok(None),
+    }
+}
+
+/// A response as it stands, or its events.
+#[utoipa::path(get, path = "/v1/responses/{response}", tag = "openai",
+    params(("response" = String, Path), wire::GetResponse),
+    responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
+async fn get_response(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(response): At<String>,
+    Params(query): Params<wire::GetResponse>,
+) -> Result<Response> {
+    let (id, entries) = find_response(&state, &caller, &response).await?;
+    state.note_read(&caller, &id.session).await?;
+    if !query.stream.unwrap_or(false) {
+        return Ok(Json(response_of(&id, &entries)).into_response());
+    }
+    let first = entries.first().map_or(0, |entry| entry.meta.seq.0);
+    let from = Seq(first.saturating_sub(1));
+    let telling = Telling::open(&state, &caller, &id, from, query.starting_after).await?;
+    Ok(telling.into_response(id.turn))
+}
+
+/// Deletes a response. One that is a session by itself is erased; one among others is hidden, as the log keeps what was.
+#[utoipa::path(delete, path = "/v1/responses/{response}", tag = "openai", params(("response" = String, Path)),
+    responses((status = 200, body = wire::Deleted)))]
+async fn delete_response(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(response): At<String>,
+) -> Result<Json<wire::Deleted>> {
+    let (id, entries) = find_response(&state, &caller, &response).await?;
+    let summary = state.engine.summary(&caller.scope, &id.session).await?;
+    let is_alone = summary.agent.as_deref() == Some(AGENT) && summary.turns == 1;
+    if is_alone && !Mark::of(&entries).conversation {
+        state.engine.erase(&caller.scope, &id.session).await?;
+    } else {
+        state.engine.note_in_turn(&caller.scope, &id.session, id.turn, deletion()).await?;
+    }
+    Ok(Json(wire::Deleted { id: response, object: "response".to_owned(), deleted: true }))
+}
+
+/// Asks a response to end. One that has ended stays as it is.
+#[utoipa::path(post, path = "/v1/responses/{response}/cancel", tag = "openai", params(("response" = String, Path)),
+    responses((status = 200, body = wire::ResponseShown)))]
+async fn cancel_response(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(response): At<String>,
+) -> Result<Json<Value>> {
+    let (id, entries) = find_response(&state, &caller, &response).await?;
+    state.engine.check_right(&caller.scope, &id.session, sapwood::core::Right::Write).await?;
+    if entries.iter().any(|entry| entry.meta.kind == Kind::TurnEnded) {
+        return Ok(Json(response_of(&id, &entries)));
+    }
+    state.engine.cancel(&caller.scope, &id.session).await?;
+    Inner::resume_later(&state, caller.scope.clone(), id.session.clone());
+    let until = tokio::time::Instant::now() + CANCEL_TIME_MAX;
+    loop {
+        let shown = look(&state, &caller, &id).await?;
+        if shown["status"] != "in_progress" || tokio::time::Instant::now() > until {
+            return Ok(Json(shown));
+        }
+        tokio::time::sleep(CANCEL_LOOK).await;
+    }
+}
+
+/// What a response began with.
+#[utoipa::path(get, path = "/v1/responses/{response}/input_items", tag = "openai",
+    params(("response" = String, Path), wire::ListItems), responses((status = 200, body = wire::ItemList)))]
+async fn list_input_items(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(response): At<String>,
+    Params(query): Params<wire::ListItems>,
+) -> Result<Json<wire::ItemList>> {
+    let (id, entries) = find_response(&state, &caller, &response).await?;
+    state.note_read(&caller, &id.session).await?;
+    let mut items = Items::default();
+    entries.iter().filter(|entry| output_of(entry).is_none()).for_each(|entry| items.apply(entry));
+    let (page, has_more): (Vec<Item>, bool) = page_of(items.list, &query)?;
+    Ok(Json(list_of(embed_all(&state, &caller, page).await?, has_more)))
+}

@@ -1,0 +1,55 @@
+//! Skills: which there are, and which are active in a session.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use sapwood::SessionId;
+use sapwood::core::Right;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::Caller;
+use crate::extract::{At, Body};
+use crate::problem::Result;
+use crate::state::State;
+use crate::wire;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list_skills)).routes(routes!(get_skills, set_skills))
+}
+
+/// The skills that sessions here can use.
+#[utoipa::path(get, path = "/v1/skills", tag = "skills", responses((status = 200, body = wire::SkillList)))]
+async fn list_skills(Shared(state): Shared<State>, _: Caller) -> Json<wire::SkillList> {
+    let cards = state.engine.list_skills().await.cards.into_iter();
+    // Where they lie on the server's disk is the server's business.
+    let items = cards.map(|card| wire::Skill { name: card.name, description: card.description });
+    Json(wire::SkillList { items: items.collect() })
+}
+
+/// The skills that are active in a session.
+#[utoipa::path(get, path = "/v1/sessions/{session}/skills", tag = "skills", params(("session" = String, Path)),
+    responses((status = 200, body = wire::ActiveSkills)))]
+async fn get_skills(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Json<wire::ActiveSkills>> {
+    let active = state.engine.active_skills(&caller.scope, &session).await?;
+    Ok(Json(wire::ActiveSkills { active }))
+}
+
+/// Makes exactly these skills active; they hold from the next turn on.
+#[utoipa::path(put, path = "/v1/sessions/{session}/skills", tag = "skills", params(("session" = String, Path)),
+    request_body = wire::ActiveSkills, responses((status = 200, body = wire::ActiveSkills)))]
+async fn set_skills(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+    Body(wanted): Body<wire::ActiveSkills>,
+) -> Result<Json<wire::ActiveSkills>> {
+    // Also where nothing would change: who may not write hears so.
+    state.engine.check_right(&caller.scope, &session, Right::Write).await?;
+    state.engine.set_skills(&caller.scope, &session, wanted.active).await?;
+    let active = state.engine.active_skills(&caller.scope, &session).await?;
+    Ok(Json(wire::ActiveSkills { active }))
+}

@@ -1,0 +1,117 @@
+//! Triggers: which there are, and firing one. A caller with a key fires what they may write to; one without signs with the
+//! trigger's own secret, and an unknown trigger answers exactly as a wrong signature.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request, State as Shared};
+use axum::http::{HeaderMap, StatusCode};
+use sapwood::SystemClock;
+use sapwood::core::BlobHash;
+use sapwood::core::port::clock::Clock;
+use sapwood::core::trigger::PAYLOAD_BYTES_MAX;
+use sapwood::effects::hook::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, verify};
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::{Caller, refused};
+use crate::extract::{At, header_text, read_body};
+use crate::problem::{Problem, Result};
+use crate::state::{ServedTrigger, State};
+use crate::wire;
+
+const KEY_HEADER: &str = "idempotency-key";
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list_triggers)).routes(routes!(fire_trigger))
+}
+
+/// The triggers that you may fire.
+#[utoipa::path(get, path = "/v1/triggers", tag = "triggers", responses((status = 200, body = wire::TriggerList)))]
+async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wire::TriggerList>> {
+    let mut items = Vec::new();
+    for served in state.triggers() {
+        let installed = &served.installed;
+        if !may_fire(&state, &caller, served).await? {
+            continue;
+        }
+        let known = state.engine.trigger_state(installed).await?;
+        items.push(wire::Trigger {
+            name: installed.trigger.name.clone(),
+            kind: installed.source.name().to_owned(),
+            next_at: installed.next_at(SystemClock.now()).map(|at| at.0),
+            waiting: known.waiting().count() as u64,
+            running: known.running().count() as u64,
+            last: known.last.and_then(|last| serde_json::to_value(last).ok()),
+        });
+    }
+    Ok(Json(wire::TriggerList { items }))
+}
+
+/// Whoever sees the trigger's log.
+async fn may_fire(state: &State, caller: &Caller, served: &ServedTrigger) -> Result<bool> {
+    let log = served.installed.log_id()?;
+    Ok(served.installed.scope.tenant == caller.scope.tenant
+        && state.engine.exists(&caller.scope, &log).await?)
+}
+
+/// Who fires, and what with.
+struct Shot {
+    caller: Option<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl FromRequest<State> for Shot {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &State) -> Result<Self> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let headers = request.headers().clone();
+        let body = read_body(request, "the payload", PAYLOAD_BYTES_MAX).await?;
+        Ok(Self { caller, headers, body })
+    }
+}
+
+/// Fires a trigger; its words are said in a session, by the trigger's own rules. The same `Idempotency-Key`, or the same
+/// signature, fires once.
+#[utoipa::path(post, path = "/v1/triggers/{name}", tag = "triggers", params(("name" = String, Path)),
+    request_body = Option<serde_json::Value>, responses((status = 202, body = wire::Fired)))]
+async fn fire_trigger(
+    Shared(state): Shared<State>,
+    At(name): At<String>,
+    shot: Shot,
+) -> Result<(StatusCode, Json<wire::Fired>)> {
+    let given = header_text(&shot.headers, KEY_HEADER)?.map(str::to_owned);
+    let found = state.triggers().iter().find(|served| served.installed.trigger.name == name);
+    let (scope, key) = match &shot.caller {
+        Some(caller) => (caller.scope.clone(), given),
+        None => {
+            let served = found.ok_or_else(refused)?;
+            let signature = check_signature(served, &shot)?;
+            (served.installed.scope.clone(), Some(given.unwrap_or(signature)))
+        }
+    };
+    let unknown = || Problem::new("trigger.not_found", format!("there is no trigger {name:.64}"));
+    let served = found.filter(|served| served.installed.scope.tenant == scope.tenant).ok_or_else(unknown)?;
+    let payload = payload_of(&shot.body)?;
+    let name = &served.installed.trigger.name;
+    let firing = state.engine.fire_trigger(&scope, name, key.as_deref(), payload).await?;
+    Ok((StatusCode::ACCEPTED, Json(wire::Fired { trigger: name.clone(), firing: firing.0 })))
+}
+
+/// The signature, if it fits: it also is the key under which this fires once.
+fn check_signature(served: &ServedTrigger, shot: &Shot) -> Result<String> {
+    let secret = served.secret.as_ref().ok_or_else(refused)?;
+    let signature = header_text(&shot.headers, SIGNATURE_HEADER)?.ok_or_else(refused)?;
+    let timestamp = header_text(&shot.headers, TIMESTAMP_HEADER)?.ok_or_else(refused)?;
+    verify(secret, timestamp, signature, &shot.body, SystemClock.now().0).map_err(|_| refused())?;
+    Ok(BlobHash::of(signature.as_bytes()).to_string())
+}
+
+fn payload_of(body: &[u8]) -> Result<Value> {
+    if body.trim_ascii().is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(body).map_err(|error| Problem::new("input.json", format!("{error:.200}")))
+}

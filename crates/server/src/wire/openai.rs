@@ -1,0 +1,177 @@
+//! The shapes of OpenAI's Conversations and Responses APIs. Lenient where ours are strict: its clients grow new fields, and one
+//! that changes nothing here is no reason to refuse a request. What would change the answer and cannot be done is refused.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::{IntoParams, ToSchema};
+
+/// What went wrong, as OpenAI's clients expect it; `code` is one of Sapwood's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OpenAiError {
+    pub error: OpenAiFault,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OpenAiFault {
+    pub message: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub code: String,
+    pub param: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct NewConversation {
+    /// At most 20.
+    #[schema(max_items = 20)]
+    pub items: Option<Vec<Map<String, Value>>>,
+    /// At most 16 texts under keys of at most 64 characters.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ConversationPatch {
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NewItems {
+    /// At most 20.
+    #[schema(max_items = 20)]
+    pub items: Vec<Map<String, Value>>,
+}
+
+/// A session, as OpenAI's clients see one.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Conversation {
+    pub id: String,
+    /// `conversation`.
+    pub object: String,
+    /// In seconds.
+    pub created_at: i64,
+    pub metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Deleted {
+    pub id: String,
+    pub object: String,
+    pub deleted: bool,
+}
+
+/// A message, a call, a result, a thought.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Item {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ItemList {
+    /// `list`.
+    pub object: String,
+    pub data: Vec<Item>,
+    pub first_id: Option<String>,
+    pub last_id: Option<String>,
+    pub has_more: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Asc,
+    #[default]
+    Desc,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct ListItems {
+    /// The item the page before ended with.
+    pub after: Option<String>,
+    #[param(minimum = 1, maximum = 100)]
+    pub limit: Option<u32>,
+    /// The newest first, if nothing is said.
+    #[param(inline)]
+    pub order: Option<Order>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct GetResponse {
+    /// Answer with the response's events.
+    pub stream: Option<bool>,
+    /// Only events after this number.
+    pub starting_after: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ConversationName {
+    Id(String),
+    Object { id: String },
+}
+
+impl ConversationName {
+    pub fn id(&self) -> &str {
+        match self {
+            ConversationName::Id(id) | ConversationName::Object { id } => id,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct NewResponse {
+    /// A model's name. A bare one that is not known here is answered by the conversation's own model.
+    pub model: Option<String>,
+    /// Words, or an array of items.
+    pub input: Value,
+    /// In the place of the system prompt, for this response only.
+    pub instructions: Option<String>,
+    pub conversation: Option<ConversationName>,
+    pub previous_response_id: Option<String>,
+    /// What is not stored is erased when it was answered.
+    pub store: Option<bool>,
+    pub stream: Option<bool>,
+    pub background: Option<bool>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Functions; the response ends with calls of them.
+    pub tools: Option<Vec<Value>>,
+    /// `auto` or `none`.
+    pub tool_choice: Option<Value>,
+    pub parallel_tool_calls: Option<bool>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub max_output_tokens: Option<u32>,
+    pub reasoning: Option<Map<String, Value>>,
+    /// Only plain text.
+    pub text: Option<Map<String, Value>>,
+    pub truncation: Option<String>,
+    pub user: Option<String>,
+    pub prompt: Option<Value>,
+}
+
+/// A turn, as OpenAI's clients see one.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ResponseShown {
+    pub id: String,
+    /// `response`.
+    pub object: String,
+    /// `in_progress`, `completed`, `cancelled`, `failed` or `incomplete`.
+    pub status: String,
+    /// In seconds.
+    pub created_at: i64,
+    pub model: String,
+    pub output: Vec<Item>,
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}

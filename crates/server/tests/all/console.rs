@@ -1,0 +1,177 @@
+//! What the console needs: a page under a strict policy, a cookie for its key, lists that can be narrowed, contexts with
+//! their counts, files out and in.
+
+use serde_json::{Value, json};
+
+use crate::house::{Ask, House};
+
+fn ask<'a>(method: &'a str, path: &'a str, headers: &'a [(&'a str, &'a str)], body: &'a [u8]) -> Ask<'a> {
+    Ask { method, path, key: None, headers, body }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_needs_nobody_and_may_run_nothing_but_itself() {
+    let house = House::open().await;
+    let page = house.ask(ask("GET", "/", &[], b"")).await;
+    assert_eq!(page.status, 200);
+    assert!(page.header("content-type").unwrap().starts_with("text/html"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(house.ask(ask("GET", "/assets/none.js", &[], b"")).await.code(), "route.not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_becomes_a_cookie_that_only_our_own_page_can_use() {
+    let house = House::open().await;
+    let wrong = house.send("POST", "sapwood_wrong", "/v1/login", &json!({})).await;
+    assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
+    let signed = house.send("POST", "ana", "/v1/login", &json!({})).await;
+    assert_eq!(signed.json()["principal"], "user:ana");
+    let set = signed.header("set-cookie").unwrap().to_owned();
+    assert!(set.contains("HttpOnly") && set.contains("SameSite=Strict") && set.contains("Path=/v1"), "{set}");
+    let cookie = ("cookie", set.split(';').next().unwrap());
+    let (own, json_type) = (("x-sapwood-csrf", "1"), ("content-type", "application/json"));
+
+    assert_eq!(house.ask(ask("GET", "/v1/me", &[cookie], b"")).await.status, 200);
+    let made = house.ask(ask("POST", "/v1/sessions", &[cookie, own, json_type], b"{\"id\":\"s\"}")).await;
+    assert_eq!((made.status, made.json()["owner"].as_str()), (201, Some("user:ana")));
+    let with_cookie = [cookie];
+    let stream = ask("GET", "/v1/sessions/s/events", &with_cookie, b"");
+    assert_eq!(crate::wire::open(house.addr, &house.bytes_of(stream)).await.0.status, 200);
+
+    let strange: [&[(&str, &str)]; 4] = [
+        &[cookie, json_type],
+        &[cookie, own, json_type, ("origin", "https://evil.example")],
+        &[cookie, own, json_type, ("sec-fetch-site", "cross-site")],
+        &[cookie, own, json_type, ("sec-fetch-site", "same-site")],
+    ];
+    for headers in strange {
+        let refused = house.ask(ask("POST", "/v1/sessions", headers, b"{}")).await;
+        assert_eq!((refused.status, refused.code().as_str()), (403, "auth.origin"), "{headers:?}");
+    }
+    let left = house.ask(ask("DELETE", "/v1/login", &[cookie, own], b"")).await;
+    assert!(left.header("set-cookie").unwrap().contains("Max-Age=0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_only_reads_can_sign_in_and_read() {
+    let house = House::open().await;
+    let signed = house.send("POST", "ana-reads", "/v1/login", &json!({})).await;
+    assert_eq!((signed.status, &signed.json()["may_write"]), (200, &json!(false)));
+}
+
+fn ids(answer: &Value) -> Vec<&str> {
+    answer["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_can_be_narrowed_by_owner_agent_and_time() {
+    let house = House::open().await;
+    for (who, id, agent) in [("ana", "a1", None), ("ana", "a2", Some("default")), ("bob", "b1", None)] {
+        let made = house.post(who, "/v1/sessions", &json!({ "id": id, "agent": agent })).await;
+        assert_eq!(made.status, 201);
+    }
+    let all = house.get("operator", "/v1/sessions").await.json();
+    assert_eq!(ids(&all).len(), 3);
+    let of_bob = house.get("operator", "/v1/sessions?owner=bob&limit=1").await.json();
+    assert_eq!(ids(&of_bob), ["b1"]);
+    assert_eq!(ids(&house.get("operator", "/v1/sessions?agent=default").await.json()), ["a2"]);
+    assert!(ids(&house.get("operator", "/v1/sessions?since=99999999999999").await.json()).is_empty());
+    assert!(ids(&house.get("operator", "/v1/sessions?until=1").await.json()).is_empty());
+    assert_eq!(
+        ids(&house.get("operator", "/v1/sessions?since=1&owner=ana&agent=default").await.json()),
+        ["a2"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_found_by_its_title_and_by_what_was_said_once() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "a", "title": "Rivers of the north" })).await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "b" })).await;
+    house.say("ana", "a", "the rivers are high").await;
+    house.say("ana", "b", "rivers and lakes").await;
+    let found = house.get("ana", "/v1/sessions?q=river*").await.json();
+    assert_eq!(ids(&found), ["a", "b"], "what is called so comes first");
+    assert_eq!(ids(&house.get("ana", "/v1/sessions?q=north").await.json()), ["a"]);
+    assert!(ids(&house.get("bob", "/v1/sessions?q=north").await.json()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_is_the_sum_of_its_messages_when_it_is_counted() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let counted = house.get("ana", "/v1/sessions/s/context?count=true").await.json();
+    let each: Vec<u64> = counted["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["tokens"].as_u64().unwrap())
+        .collect();
+    assert_eq!(each.len(), 3);
+    let system = counted["system_tokens"].as_u64().unwrap();
+    assert_eq!(counted["tokens"].as_u64(), Some(system + each.iter().sum::<u64>()));
+    let plain = house.get("ana", "/v1/sessions/s/context").await.json();
+    assert!(plain["messages"][0].get("tokens").is_none());
+}
+
+/// The bodies of a kind in a session's log.
+async fn bodies(house: &House, key: &str, session: &str, kind: &str) -> Vec<Value> {
+    let log = house.get(key, &format!("/v1/sessions/{session}/entries?limit=100")).await.json();
+    let of_kind = log["items"].as_array().unwrap().iter().filter(|entry| entry["kind"] == kind);
+    of_kind.map(|entry| entry["body"].clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await;
+    assert!(file.header("content-disposition").unwrap().contains("attachment"));
+    let frozen = bodies(&house, "ana", "s", "context_changed").await;
+    assert!(frozen[0].get("agent").is_some(), "{frozen:?}");
+
+    let import = |key| Ask {
+        method: "POST",
+        path: "/v1/import?name=s.jsonl",
+        key: Some(key),
+        headers: &[],
+        body: &file.body,
+    };
+    let first = house.ask(import("foreign")).await.json()["items"][0].clone();
+    assert_eq!(
+        (first["session"].as_str(), first["problems"].as_array().unwrap().len()),
+        (Some("s"), 0),
+        "{first}"
+    );
+    let again = house.ask(import("foreign")).await.json()["items"][0].clone();
+    assert_eq!((again["added"].as_u64(), &again["skipped"]), (Some(0), &first["added"]), "{again}");
+    let taken = bodies(&house, "foreign", "s", "context_changed").await;
+    assert!(taken[0].get("agent").is_none() && taken[0].get("cwd").is_none(), "{taken:?}");
+    assert_eq!(
+        house.get("foreign", "/v1/sessions/s/members").await.json()["items"].as_array().unwrap().len(),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_brings_an_agent_in_that_reaches_the_whole_file_system() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await.body;
+    let text = String::from_utf8(file).unwrap();
+    assert!(text.contains("\"sandboxed\""), "the frozen agent says what it may touch");
+    let armed = text.replace("\"sandboxed\"", "\"full\"").replace("\"id\":\"s\"", "\"id\":\"armed\"");
+    let ask = Ask {
+        method: "POST",
+        path: "/v1/import",
+        key: Some("operator"),
+        headers: &[],
+        body: armed.as_bytes(),
+    };
+    assert_eq!(house.ask(ask).await.json()["items"][0]["session"], "armed");
+    let taken = bodies(&house, "operator", "armed", "context_changed").await;
+    assert!(taken[0].get("agent").is_none(), "{taken:?}");
+}

@@ -1,0 +1,17 @@
+//! The example client in Rust, as it stands in `examples/`.
+
+#[path = "../../../../examples/rust/client.rs"]
+mod client;
+
+use crate::house::House;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_rust_talks() {
+    let house = House::open().await;
+    let mut said = String::new();
+    let url = format!("http://{}", house.addr);
+    client::talk(&url, &house.key("ana"), "hello", |text| said.push_str(text)).await.unwrap();
+    assert_eq!(said, "Hello, you.");
+    let refused = client::talk(&url, "sapwood_wrong", "hello", |_| ()).await.unwrap_err();
+    assert!(refused.to_string().contains("401"), "{refused}");
+}

@@ -1,0 +1,239 @@
+//! A PostgreSQL server of the tests' own: a throwaway cluster in a directory of its own, on a free port of the loopback
+//! interface, with `fsync` on. It is made once per test binary and removed when that ends, however it ends: a shell waits
+//! for the end of its input, which only this process holds.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// PostgreSQL refuses to run as root; Debian's package makes this user.
+const USER: &str = "postgres";
+/// The cluster's own administrator.
+pub const ADMIN: &str = "sapwood";
+const START_MAX: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    dir: PathBuf,
+    pub port: u16,
+    server: Mutex<Option<Child>>,
+    databases: AtomicU32,
+    /// While this is open, the shell that cleans up waits.
+    _alive: ChildStdin,
+}
+
+/// The cluster of this test binary.
+pub fn shared() -> &'static Cluster {
+    static SHARED: OnceLock<Cluster> = OnceLock::new();
+    SHARED.get_or_init(Cluster::start)
+}
+
+impl Cluster {
+    pub fn start() -> Self {
+        let cluster = Self::prepare();
+        let data = cluster.data();
+        cluster.run(
+            "initdb",
+            &["-D", &data, "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+        );
+        cluster.resume();
+        cluster
+    }
+
+    /// A standby that streams from another cluster; `resume` starts it.
+    pub fn standby_of(primary: &Cluster) -> Self {
+        let cluster = Self::prepare();
+        let (data, port) = (cluster.data(), primary.port.to_string());
+        let from = [
+            "-D",
+            &data,
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-U",
+            ADMIN,
+            "-R",
+            "-X",
+            "stream",
+            "--no-sync",
+            "-c",
+            "fast",
+        ];
+        cluster.run("pg_basebackup", &from);
+        cluster
+    }
+
+    fn prepare() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("sapwood-pg-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        if is_root() {
+            assert!(Command::new("chown").arg(USER).arg(&dir).status().unwrap().success());
+        }
+        let alive = clean_up_afterwards(&dir);
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        Self { dir, port, server: Mutex::default(), databases: AtomicU32::new(0), _alive: alive }
+    }
+
+    fn data(&self) -> String {
+        self.dir.join("data").display().to_string()
+    }
+
+    /// One of PostgreSQL's programs, as a user it accepts.
+    pub fn command(&self, program: &str) -> Command {
+        let path = bin_dir().join(program);
+        let mut command = match is_root() {
+            true => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]).arg(path);
+                command
+            }
+            false => Command::new(path),
+        };
+        command.current_dir(&self.dir).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> String {
+        let output = self.command(program).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Starts the server, again if it was stopped.
+    pub fn resume(&self) {
+        let log = std::fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
+        let mut server = self.command("postgres");
+        server.args([
+            "-D",
+            &self.data(),
+            "-p",
+            &self.port.to_string(),
+            "-k",
+            &self.dir.display().to_string(),
+        ]);
+        for setting in ["listen_addresses=127.0.0.1", "fsync=on", "max_connections=300", "wal_level=replica"]
+        {
+            server.args(["-c", setting]);
+        }
+        *self.server.lock().unwrap() =
+            Some(server.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+        let until = Instant::now() + START_MAX;
+        while !self.is_ready() {
+            assert!(
+                Instant::now() < until,
+                "no server: {}",
+                std::fs::read_to_string(self.dir.join("log")).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let port = self.port.to_string();
+        self.command("pg_isready")
+            .args(["-h", "127.0.0.1", "-p", &port, "-q"])
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+
+    /// Stops the server at once, as a power cut would: the next start recovers from its write-ahead log.
+    pub fn crash(&self) {
+        self.run("pg_ctl", &["-D", &self.data(), "stop", "-m", "immediate", "-w"]);
+        if let Some(mut server) = self.server.lock().unwrap().take() {
+            server.wait().unwrap();
+        }
+    }
+
+    pub fn promote(&self) {
+        self.run("pg_ctl", &["-D", &self.data(), "promote", "-w"]);
+    }
+
+    /// Runs SQL as the administrator, and gives back what it prints.
+    pub fn sql(&self, database: &str, sql: &str) -> String {
+        let port = self.port.to_string();
+        self.run(
+            "psql",
+            &[
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-U",
+                ADMIN,
+                "-d",
+                database,
+                "-X",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                sql,
+            ],
+        )
+    }
+
+    /// An empty database, by its URL.
+    pub fn new_database(&self) -> String {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        self.url_of(ADMIN, &name)
+    }
+
+    pub fn url_of(&self, user: &str, database: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.lock().unwrap().take() {
+            let _ = self.command("pg_ctl").args(["-D", &self.data(), "stop", "-m", "immediate"]).output();
+            let _ = server.wait();
+        }
+    }
+}
+
+fn is_root() -> bool {
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n"))
+}
+
+/// The newest server that is installed.
+fn bin_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let mut found: Vec<(u32, PathBuf)> = versions
+            .filter_map(|version| {
+                Some((version.file_name().to_str()?.parse().ok()?, version.path().join("bin")))
+            })
+            .filter(|(_, bin)| bin.join("initdb").exists())
+            .collect();
+        found.sort();
+        found.pop().map_or_else(PathBuf::new, |(_, bin)| bin)
+    })
+}
+
+/// A shell that waits until this process is gone, then stops the server and removes the directory.
+fn clean_up_afterwards(dir: &Path) -> ChildStdin {
+    let script = r#"read -r _
+        server=$(head -n 1 "$0/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$server"
+        for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$server" 2>/dev/null || break; sleep 0.3; done
+        rm -rf "$0""#;
+    let mut shell = Command::new("setsid")
+        .args(["sh", "-c", script])
+        .arg(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap()
+}

@@ -1,0 +1,221 @@
+//! Histories: clients that do random things at the same time note what they did and what they were told, through two open
+//! stores of the same place; and the logs are checked against it. An acknowledged append is in the log once, where it was
+//! said to be; a refused one is nowhere; nobody's entries change places; a stale fence wrote nothing; and whoever reads after
+//! an acknowledgement sees what was acknowledged.
+//!
+//! The seed of a run is printed; SAPWOOD_SEED replays it, and SAPWOOD_SEEDS runs more of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sapwood_core::port::store::{Append, Appended, Expect, Lease};
+use sapwood_core::{Draft, EntryId, Record, Seq, SessionId, Store, StoreError, TimestampMs};
+
+use super::Harness;
+use super::world::{World, ana, read_log, said};
+
+const CLIENTS: u64 = 6;
+const SESSIONS: u64 = 3;
+const STEPS: u64 = 40;
+/// What each session begins with: some stores keep none that is empty.
+const FIRST: &str = "first";
+
+/// One append, as its caller saw it.
+struct Noted {
+    session: SessionId,
+    text: String,
+    expect: Expect,
+    fence: Option<u64>,
+    /// What was said; none if it was refused.
+    told: Option<Appended>,
+}
+
+/// What one client saw.
+#[derive(Default)]
+struct Notes {
+    appends: Vec<Noted>,
+    /// The same key twice, and the two answers.
+    repeated: Vec<(Appended, Appended)>,
+}
+
+/// A small generator: the same numbers from the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+pub async fn what_clients_were_told_is_what_the_log_says(harness: &impl Harness) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("SAPWOOD_SEED").unwrap_or(20_261_116);
+    for seed in first..first + number("SAPWOOD_SEEDS").unwrap_or(2) {
+        eprintln!("SAPWOOD_SEED={seed}");
+        run(harness, seed).await;
+    }
+}
+
+async fn run(harness: &impl Harness, seed: u64) {
+    let world = World::open(harness).await;
+    // Where nothing is shared between two stores, both halves of the clients use the first.
+    let second = match harness.persists() {
+        true => harness.open().await,
+        false => world.store.clone(),
+    };
+    let stores = [world.store.clone(), second];
+    let mut sessions = Vec::new();
+    for number in 0..SESSIONS {
+        sessions.push(world.told(&ana(), &format!("h{seed}-{number}"), &[FIRST]).await);
+    }
+    let seen = Arc::new(Seen::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let client = Client {
+                store: stores[number as usize % 2].clone(),
+                sessions: sessions.clone(),
+                seen: seen.clone(),
+                name: format!("c{number}"),
+                dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
+                leases: HashMap::new(),
+                notes: Notes::default(),
+            };
+            std::thread::spawn(move || super::block_on(client.run()))
+        })
+        .collect();
+    let notes: Vec<Notes> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    for session in &sessions {
+        let log = read_log(&*world.store, &ana(), session).await.unwrap();
+        check(session, &log, &notes);
+    }
+    for (first, again) in notes.iter().flat_map(|notes| &notes.repeated) {
+        assert_eq!(first, again, "a key gives the first answer (I5)");
+    }
+}
+
+/// How far each session was known to reach, by anybody.
+#[derive(Default)]
+struct Seen([AtomicU32; SESSIONS as usize]);
+
+struct Client {
+    store: Arc<dyn Store>,
+    sessions: Vec<SessionId>,
+    seen: Arc<Seen>,
+    name: String,
+    dice: Dice,
+    /// The last lease it had of each session, be it lost or not.
+    leases: HashMap<SessionId, Lease>,
+    notes: Notes,
+}
+
+impl Client {
+    async fn run(mut self) -> Notes {
+        for step in 0..STEPS {
+            let at = self.dice.below(SESSIONS) as usize;
+            match self.dice.below(10) {
+                0..=5 => self.append(at, step, None).await,
+                6 => self.append(at, step, Some(format!("{}-{step}", self.name))).await,
+                7 => self.take(at, step).await,
+                _ => self.look(at).await,
+            }
+        }
+        self.notes
+    }
+
+    /// Time goes on by steps, so that leases end while others still work.
+    fn now(step: u64) -> TimestampMs {
+        TimestampMs(1_900_000_000_000 + step as i64 * 100)
+    }
+
+    async fn append(&mut self, at: usize, step: u64, key: Option<String>) {
+        let session = self.sessions[at].clone();
+        let text = format!("{}-{step}", self.name);
+        let known = self.seen.0[at].load(Ordering::SeqCst);
+        let expect = if self.dice.below(2) == 0 { Expect::Any } else { Expect::Head(Seq(known)) };
+        let fence = self.leases.get(&session).map(|lease| lease.fence).filter(|_| self.dice.below(2) == 0);
+        let now = Self::now(step);
+        let drafts = vec![Draft::new(now, said(&text))];
+        let append = Append {
+            expect,
+            fence,
+            idempotency_key: key.clone(),
+            ..Append::new(session.clone(), now, drafts)
+        };
+        let told = match self.store.append(&ana(), append.clone()).await {
+            Ok(told) => Some(told),
+            Err(StoreError::Conflict { .. } | StoreError::StaleFence { .. } | StoreError::Leased { .. }) => {
+                None
+            }
+            Err(error) => panic!("{error}"),
+        };
+        if let (Some(told), Some(_)) = (&told, key) {
+            let again = self.store.append(&ana(), append).await.unwrap();
+            self.notes.repeated.push((told.clone(), again));
+        }
+        if let Some(told) = &told {
+            self.seen.0[at].fetch_max(told.head.seq.0, Ordering::SeqCst);
+        }
+        self.notes.appends.push(Noted { session, text, expect, fence, told });
+    }
+
+    async fn take(&mut self, at: usize, step: u64) {
+        let session = self.sessions[at].clone();
+        let taken = self.store.take_lease(&ana(), &session, &self.name, 700, Self::now(step)).await;
+        match taken {
+            Ok(lease) => {
+                let before = self.leases.insert(session, lease.clone());
+                assert!(before.is_none_or(|before| before.fence <= lease.fence), "fences never go back");
+            }
+            Err(StoreError::Leased { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What anybody was told before this began is there.
+    async fn look(&mut self, at: usize) {
+        let known = self.seen.0[at].load(Ordering::SeqCst);
+        let session = &self.sessions[at];
+        let head = self.store.summary(&ana(), session).await.unwrap().head.seq;
+        assert!(head.0 >= known, "{session} ends at {head}, and somebody was told of {known}");
+        let after = Seq(known.saturating_sub(5));
+        let records = self.store.read_after(&ana(), session, after, 1_000).await.unwrap();
+        let last = records.last().map_or(after, |record| record.meta.seq);
+        assert!(last >= head, "the summary says {head}, and the log has {last}");
+        self.seen.0[at].fetch_max(last.0, Ordering::SeqCst);
+    }
+}
+
+/// The log of one session against what everybody noted.
+fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
+    let entries: BTreeMap<Seq, (EntryId, String)> = log
+        .iter()
+        .map(|record| (record.meta.seq, (record.meta.id, record.decode().unwrap().text())))
+        .collect();
+    assert!(entries.keys().copied().eq((1..=log.len() as u32).map(Seq)), "I1: {session}");
+    let texts: HashSet<&str> = entries.values().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(texts.len(), log.len(), "{session}: something was written twice");
+    let mut told = log.iter().filter(|record| record.meta.seq == Seq(1)).count();
+    let mut fences: BTreeMap<Seq, u64> = BTreeMap::new();
+    for client in notes {
+        let mut last = Seq::ZERO;
+        for noted in client.appends.iter().filter(|noted| noted.session == *session) {
+            let Some(answer) = &noted.told else {
+                assert!(!texts.contains(noted.text.as_str()), "{}: refused, and written", noted.text);
+                continue;
+            };
+            let (seq, entry) = answer.entries[0];
+            assert_eq!(entries.get(&seq), Some(&(entry, noted.text.clone())), "acknowledged, and not there");
+            assert!(seq > last, "{}: a client's own entries changed places", noted.text);
+            if let Expect::Head(head) = noted.expect {
+                assert_eq!(seq, head.next(), "{}: written behind another head (I5)", noted.text);
+            }
+            fences.extend(noted.fence.map(|fence| (seq, fence)));
+            (last, told) = (seq, told + 1);
+        }
+    }
+    assert_eq!(told, log.len(), "{session}: somebody's entry is there who does not know of it");
+    let in_order: Vec<u64> = fences.into_values().collect();
+    assert!(in_order.is_sorted(), "{session}: a stale fence wrote: {in_order:?}");
+}

@@ -1,0 +1,103 @@
+//! The audit: append-only and hash-chained per tenant. Whoever writes a line holds the tenant's row, so that each line
+//! follows the one before; it is taken last, after any session's row.
+
+use sapwood_core::port::store::{AuditLine, AuditNote, Result};
+use sapwood_core::scope::Reach;
+use sapwood_core::{Principal, Right, Scope, SessionId, TimestampMs};
+
+use super::desk::Desk;
+use super::session::{Hold, find};
+use crate::rules;
+
+/// Rows looked at in one go.
+const CHUNK_ROWS: i64 = 1_000;
+
+pub(super) async fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+    write_lines(desk, vec![(scope.principal.clone(), note, now)]).await
+}
+
+/// Keeps others from writing to the tenant's audit until the transaction ends, and says how its last line is numbered and
+/// hashed.
+pub(super) async fn hold_tenant(desk: &Desk) -> Result<(i64, String)> {
+    let hold =
+        "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
+                RETURNING audit_number, audit_hash";
+    let row = desk.query_one(hold, &[&desk.tenant.as_str()]).await?;
+    Ok((row.get(0), row.get(1)))
+}
+
+pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, TimestampMs)>) -> Result<()> {
+    let tenant = desk.tenant.as_str();
+    let hold =
+        "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
+                RETURNING audit_number, audit_hash";
+    let row = desk.query_one(hold, &[&tenant]).await?;
+    let (mut number, mut hash): (i64, String) = (row.get(0), row.get(1));
+    let (mut numbers, mut sessions, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    for (by, note, now) in notes {
+        number += 1;
+        let line = AuditLine::chained(u64::try_from(number).unwrap_or(0), now, by, note, &hash);
+        numbers.push(number);
+        sessions.push(line.session.as_ref().map(SessionId::to_string));
+        lines.push(serde_json::to_string(&line).expect("an audit line holds strings and numbers only"));
+        hash = line.hash;
+    }
+    let sql = "INSERT INTO audit (tenant, number, session, line)
+               SELECT $1, l.number, l.session, l.line FROM unnest($2::bigint[], $3::text[], $4::text[])
+                 AS l (number, session, line)";
+    desk.execute(sql, &[&tenant, &numbers, &sessions, &lines]).await?;
+    let sql = "UPDATE tenants SET audit_number = $2, audit_hash = $3 WHERE tenant = $1";
+    desk.execute(sql, &[&tenant, &number, &hash]).await?;
+    Ok(())
+}
+
+/// Lines after a number, oldest first, as far as the caller may see them.
+pub(super) async fn read_lines(
+    desk: &Desk,
+    scope: &Scope,
+    session: Option<&SessionId>,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<AuditLine>> {
+    let sql = match session {
+        Some(_) => {
+            "SELECT number, line FROM audit WHERE tenant = $1 AND session = $3::text AND session IS NOT NULL
+             AND number > $2 ORDER BY number LIMIT $4"
+        }
+        None => {
+            "SELECT number, line FROM audit WHERE tenant = $1 AND number > $2 AND $3::text IS NULL
+             ORDER BY number LIMIT $4"
+        }
+    };
+    let mut after = i64::try_from(after).unwrap_or(i64::MAX);
+    let session = session.map(SessionId::as_str);
+    let mut lines = Vec::new();
+    loop {
+        let rows = desk.query(sql, &[&desk.tenant.as_str(), &after, &session, &CHUNK_ROWS]).await?;
+        for row in &rows {
+            after = row.get(0);
+            let line: AuditLine = serde_json::from_str(row.get(1))
+                .map_err(|error| desk.damaged(format!("an audit line: {error}")))?;
+            if shows(desk, scope, &line).await? {
+                lines.push(line);
+            }
+            if lines.len() == rules::page_limit(limit) {
+                return Ok(lines);
+            }
+        }
+        if rows.len() < CHUNK_ROWS as usize {
+            return Ok(lines);
+        }
+    }
+}
+
+async fn shows(desk: &Desk, scope: &Scope, line: &AuditLine) -> Result<bool> {
+    if scope.reach == Reach::Tenant {
+        return Ok(true);
+    }
+    let about = match &line.session {
+        Some(session) => find(desk, scope, session, Right::Read, Hold::No).await.ok().map(|row| row.summary),
+        None => None,
+    };
+    Ok(rules::may_see_line(scope, line, about.as_ref()))
+}

@@ -1,0 +1,186 @@
+//! Getting to the database: what a URL says, the pool, and a runtime of our own. Connections live in tasks, and tasks in a
+//! runtime: with one of its own a store can be opened and used from any, and outlives whoever opened it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+use tokio::runtime::{Builder, Handle};
+use tokio_postgres::config::Host;
+use tokio_postgres::{AsyncMessage, Client, Config};
+
+use super::fault::translate;
+use super::tls::Tls;
+
+/// Connections of one process, beside the one that listens.
+const CONNECTIONS_MAX: usize = 24;
+/// How long somebody waits for a free one.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Threads of the runtime: they only move bytes.
+const THREADS: usize = 2;
+/// The role whose rights the pool takes on, where it exists: it owns nothing, so the policies hold for it.
+pub(super) const ROLE: &str = "sapwood_app";
+
+/// A server as a URL names it.
+#[derive(Clone)]
+pub(super) struct Server {
+    config: Config,
+    tls: Tls,
+    /// For people, without a password.
+    pub place: Arc<str>,
+}
+
+/// Whom a connection acts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Acting {
+    /// Whoever the URL names: owns the tables.
+    Owner,
+    /// A role that the policies hold for.
+    Fenced,
+}
+
+impl Server {
+    pub fn parse(url: &str) -> Result<Self> {
+        let invalid = |why: String| StoreError::Invalid { what: "the store URL", why };
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            invalid(format!("{error} {source}").trim().to_owned())
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(invalid("it names no host".to_owned()));
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_MAX);
+        }
+        config.application_name("sapwood");
+        config.keepalives_idle(Duration::from_secs(30));
+        let tls = Tls::new().map_err(|error| invalid(format!("TLS cannot be set up: {error}")))?;
+        let place = place_of(&config).into();
+        Ok(Self { config, tls, place })
+    }
+
+    /// All that is asked is a few rows by their key: nothing is ever better read whole. So plans stay right while the
+    /// tables grow, whatever the statistics say.
+    fn config_for(&self, acting: Acting) -> Config {
+        let mut options = self.config.get_options().unwrap_or_default().to_owned();
+        options.push_str(" -c search_path=sapwood -c plan_cache_mode=force_generic_plan");
+        options.push_str(" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off");
+        if acting == Acting::Fenced {
+            options.push_str(&format!(" -c role={ROLE}"));
+        }
+        let mut config = self.config.clone();
+        config.options(options.trim());
+        config
+    }
+
+    pub fn pool(&self, acting: Acting) -> Result<Pool> {
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(self.config_for(acting), self.tls.clone(), recycling);
+        Pool::builder(manager)
+            .max_size(CONNECTIONS_MAX)
+            .wait_timeout(Some(WAIT_MAX))
+            .create_timeout(Some(CONNECT_MAX))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| StoreError::Backend { place: self.place.to_string(), what: error.to_string() })
+    }
+
+    /// A connection of its own. What the server says without being asked goes to `hear`; it ends with the connection.
+    pub async fn connect(
+        &self,
+        acting: Acting,
+        mut hear: impl FnMut(Option<AsyncMessage>) + Send + 'static,
+    ) -> Result<Client> {
+        let config = self.config_for(acting);
+        let connecting = config.connect(self.tls.clone());
+        let (client, mut connection) = connecting.await.map_err(|error| translate(&error, &self.place))?;
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+                hear(Some(message));
+            }
+            hear(None);
+        });
+        Ok(client)
+    }
+}
+
+fn place_of(config: &Config) -> String {
+    let ports = config.get_ports();
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .enumerate()
+        .map(|(at, host)| {
+            let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+            match host {
+                Host::Tcp(name) => format!("{name}:{port}"),
+                #[cfg(unix)]
+                Host::Unix(path) => format!("{}:{port}", path.display()),
+            }
+        })
+        .collect();
+    let user = config.get_user().map(|user| format!("{user}@")).unwrap_or_default();
+    format!("postgres://{user}{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
+/// The store's own runtime.
+pub(super) struct Home(Option<tokio::runtime::Runtime>);
+
+impl Home {
+    pub fn new() -> Result<Self> {
+        let failed = |source| StoreError::Io { place: "the database's threads".to_owned(), source };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("sapwood-postgres")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        Ok(Self(Some(runtime)))
+    }
+
+    pub fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle()
+    }
+
+    /// A future that finds this runtime's timers and sockets, whoever waits for it.
+    pub fn inside<F: Future>(&self, work: F) -> Inside<F> {
+        Inside { handle: self.handle().clone(), work: Box::pin(work) }
+    }
+
+    /// Waits for work of ours, also where a runtime is running already.
+    pub fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| self.handle().block_on(work));
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Home {
+    /// Whoever drops a store may be a task of another runtime, which must not wait.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+pub(super) struct Inside<F> {
+    handle: Handle,
+    work: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Inside<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let handle = self.handle.clone();
+        let _entered = handle.enter();
+        self.work.as_mut().poll(cx)
+    }
+}

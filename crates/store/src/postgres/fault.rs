@@ -1,0 +1,78 @@
+//! PostgreSQL's errors in our own words: what happened, at which server, and whether trying again may help.
+
+use std::error::Error as _;
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::PoolError;
+use sapwood_core::StoreError;
+use tokio_postgres::error::SqlState;
+
+/// How long an operation is tried again while the server cannot be reached: a restart, or a standby that takes over.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// The first pause between two tries; each is twice as long as the one before, up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How often a transaction that met another one is tried again.
+const MEETINGS_MAX: u32 = 20;
+
+pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreError {
+    let place = place.to_owned();
+    let Some(db) = error.as_db_error() else {
+        let why = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+        let is_io = error.source().is_some_and(|source| source.is::<std::io::Error>());
+        return match is_io || error.is_closed() {
+            true => StoreError::Unreachable { place, why },
+            false => StoreError::Backend { place, what: why },
+        };
+    };
+    let what = format!("{} ({})", db.message(), db.code().code());
+    match db.code() {
+        &SqlState::ADMIN_SHUTDOWN
+        | &SqlState::CRASH_SHUTDOWN
+        | &SqlState::CANNOT_CONNECT_NOW
+        | &SqlState::TOO_MANY_CONNECTIONS
+        | &SqlState::CONNECTION_FAILURE
+        | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => StoreError::Unreachable { place, why: what },
+        &SqlState::T_R_SERIALIZATION_FAILURE
+        | &SqlState::T_R_DEADLOCK_DETECTED
+        | &SqlState::LOCK_NOT_AVAILABLE
+        | &SqlState::FOREIGN_KEY_VIOLATION
+        | &SqlState::UNIQUE_VIOLATION => StoreError::Busy { place, waited_ms: 0 },
+        &SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::ReadOnly { place, why: what },
+        &SqlState::DISK_FULL => StoreError::DiskFull { place },
+        &SqlState::DATA_CORRUPTED | &SqlState::INDEX_CORRUPTED => StoreError::Damaged { place, what },
+        _ => StoreError::Backend { place, what },
+    }
+}
+
+pub(super) fn translate_pool(error: &PoolError, place: &str) -> StoreError {
+    match error {
+        PoolError::Backend(error) => translate(error, place),
+        other => StoreError::Unreachable { place: place.to_owned(), why: other.to_string() },
+    }
+}
+
+/// How long somebody goes on trying.
+pub(super) struct Patience {
+    until: Instant,
+    pause: Duration,
+    meetings: u32,
+}
+
+impl Patience {
+    pub fn new() -> Self {
+        Self { until: Instant::now() + PATIENCE, pause: PAUSE_FIRST, meetings: 0 }
+    }
+
+    /// Waits a little if trying again may help, and gives the error back if not.
+    pub async fn bear(&mut self, error: StoreError) -> Result<(), StoreError> {
+        match &error {
+            StoreError::Unreachable { .. } if Instant::now() < self.until => {}
+            StoreError::Busy { .. } if self.meetings < MEETINGS_MAX => self.meetings += 1,
+            _ => return Err(error),
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}

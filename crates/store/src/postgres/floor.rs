@@ -1,0 +1,56 @@
+//! What this machine's PostgreSQL can do at best, for `sapwood bench` to compare with: one table, one column of text, and a
+//! commit for each row, from many connections at once. Nothing else uses this.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use super::connect::{Acting, Home, Server};
+
+type Result<T> = std::result::Result<T, String>;
+
+fn told(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// Runs a statement that cannot run in a transaction, such as making a database.
+pub fn run(url: &str, sql: &str) -> Result<()> {
+    let (server, home) = (Server::parse(url).map_err(told)?, Home::new().map_err(told)?);
+    home.block_on(async {
+        let client = server.connect(Acting::Owner, |_| ()).await.map_err(told)?;
+        client.batch_execute(sql).await.map_err(told)
+    })
+}
+
+/// Inserts `bodies`, shared out among the connections, each row in a commit of its own, and says how long that took.
+pub fn plain_inserts(url: &str, connections: usize, bodies: &[Vec<u8>]) -> Result<Duration> {
+    run(url, "CREATE TABLE IF NOT EXISTS public.plain (id bigserial PRIMARY KEY, body text)")?;
+    let (server, home) = (Server::parse(url).map_err(told)?, Home::new().map_err(told)?);
+    home.block_on(async {
+        let start = Arc::new(Barrier::new(connections + 1));
+        let mut running = JoinSet::new();
+        for number in 0..connections {
+            let client = server.connect(Acting::Owner, |_| ()).await.map_err(told)?;
+            let mine: Vec<Vec<u8>> = bodies.iter().skip(number).step_by(connections).cloned().collect();
+            running.spawn(insert_all(client, mine, start.clone()));
+        }
+        start.wait().await;
+        let began = Instant::now();
+        while let Some(done) = running.join_next().await {
+            done.map_err(told)??;
+        }
+        Ok(began.elapsed())
+    })
+}
+
+async fn insert_all(client: Client, bodies: Vec<Vec<u8>>, start: Arc<Barrier>) -> Result<()> {
+    let insert = client.prepare("INSERT INTO public.plain (body) VALUES ($1)").await.map_err(told)?;
+    start.wait().await;
+    for body in bodies {
+        client.execute(&insert, &[&String::from_utf8_lossy(&body).as_ref()]).await.map_err(told)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Keys and tenants. A key's row is found by the hash of its secret, which is all that is kept of it.
+
+use async_trait::async_trait;
+use sapwood_core::port::keys::{ApiKey, Keys};
+use sapwood_core::port::store::Result;
+use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
+
+use super::audit::write_line;
+use super::desk::Desk;
+use super::{PgStore, reading, writing};
+use crate::rules::{key_note, no_key, shows_key, tenant_note};
+
+#[async_trait]
+impl Keys for PgStore {
+    async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
+        let key = ApiKey { tenant: scope.tenant.clone(), ..key };
+        writing!(self, scope, desk => put(&desk, scope, &key).await)
+    }
+
+    async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
+        reading!(self, scope, desk => list(&desk, scope).await)
+    }
+
+    async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
+        writing!(self, scope, desk => revoke(&desk, scope, id, now).await)
+    }
+
+    async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
+        let rows =
+            self.ask_at_door("SELECT row FROM keys WHERE hash = $1", &[&hash.as_bytes().as_slice()]).await?;
+        rows.first().map(|row| self.read_key(row.get(0))).transpose()
+    }
+
+    async fn has_keys(&self) -> Result<bool> {
+        Ok(!self.ask_at_door("SELECT 1 FROM keys LIMIT 1", &[]).await?.is_empty())
+    }
+
+    async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
+        writing!(self, scope, desk => write_line(&desk, scope, tenant_note(), now).await)
+    }
+
+    async fn list_tenants(&self) -> Result<Vec<TenantId>> {
+        let rows = self.ask_at_door("SELECT tenant FROM tenants ORDER BY tenant", &[]).await?;
+        let tenant = |row: &tokio_postgres::Row| row.get::<_, &str>(0).parse();
+        rows.iter()
+            .map(tenant)
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.damaged(format!("a tenant: {error}")))
+    }
+}
+
+impl PgStore {
+    fn read_key(&self, json: &str) -> Result<ApiKey> {
+        serde_json::from_str(json).map_err(|error| self.damaged(format!("a key: {error}")))
+    }
+}
+
+async fn put_row(desk: &Desk, key: &ApiKey) -> Result<()> {
+    let json = serde_json::to_string(key).expect("a key holds strings and numbers only");
+    let sql = "INSERT INTO keys (hash, tenant, row) VALUES ($1, $2, $3)
+               ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
+    desk.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &json]).await?;
+    Ok(())
+}
+
+async fn put(desk: &Desk, scope: &Scope, key: &ApiKey) -> Result<()> {
+    put_row(desk, key).await?;
+    write_line(desk, scope, key_note("made", key), key.created_at).await
+}
+
+async fn list(desk: &Desk, scope: &Scope) -> Result<Vec<ApiKey>> {
+    let sql = "SELECT row FROM keys WHERE tenant = $1 ORDER BY number";
+    let mut keys = Vec::new();
+    for row in desk.query(sql, &[&desk.tenant.as_str()]).await? {
+        let key =
+            serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a key: {error}")))?;
+        if shows_key(scope, &key) {
+            keys.push(key);
+        }
+    }
+    Ok(keys)
+}
+
+async fn revoke(desk: &Desk, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
+    let found = list(desk, scope).await?.into_iter().find(|key| key.id == id);
+    let mut key = found.ok_or_else(|| no_key(id))?;
+    key.revoked_at.get_or_insert(now);
+    put_row(desk, &key).await?;
+    write_line(desk, scope, key_note("revoked", &key), now).await?;
+    Ok(key)
+}

@@ -1,0 +1,435 @@
+//! One session's log as rows: where it begins, its entries, and walking its path.
+//!
+//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it numbers them by their
+//! depth, as `sapwood_core::tree` says, and finds their rows through the fork point. It holds the sessions whose rows it
+//! may meet as levels, its own first.
+
+use std::ops::ControlFlow;
+
+use sapwood_core::entry::{Meta, Stance};
+use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::{EntryId, Kind, Record, Seq, TimestampMs, TurnId};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::desk::Desk;
+use crate::decode::RawEntry;
+use crate::pack::unpack;
+
+/// Forks of forks of forks: deeper than this is a mistake.
+const FORKS_MAX: i32 = 4_096;
+/// Rows a walk asks for at first, and at most, at a time.
+const CHUNK_ROWS_MIN: i64 = 64;
+const CHUNK_ROWS_MAX: i64 = 2_048;
+
+/// What is read of an entry.
+const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
+
+/// A number as the database keeps it. A session never gets near the end of these.
+pub(super) fn int(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+pub(super) fn seq_of(number: i32) -> Seq {
+    Seq(u32::try_from(number).unwrap_or(0))
+}
+
+/// A session whose rows belong to the log.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    pk: i64,
+    inherited: u32,
+    /// Where the level before was forked from this one.
+    fork_point: i32,
+}
+
+pub(super) struct LogRows<'d> {
+    pub desk: &'d Desk,
+    levels: Vec<Level>,
+}
+
+/// What somebody does with each entry a walk meets.
+pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
+
+impl<'d> LogRows<'d> {
+    /// The log of a session that is known to share so many entries: usually none, and nothing is read.
+    pub async fn open(desk: &'d Desk, pk: i64, inherited: u32) -> Result<Self> {
+        if inherited == 0 {
+            return Ok(Self { desk, levels: vec![Level { pk, inherited, fork_point: 0 }] });
+        }
+        let sql = "WITH RECURSIVE up AS (
+                     SELECT pk, inherited, base, base_seq, 0 AS fork_point, 0 AS level
+                     FROM sessions WHERE tenant = $1 AND pk = $2
+                   UNION ALL
+                     SELECT s.pk, s.inherited, s.base, s.base_seq, up.base_seq, up.level + 1
+                     FROM up JOIN sessions s ON s.tenant = $1 AND s.pk = up.base WHERE up.level <= $3
+                   ) SELECT pk, inherited, fork_point FROM up ORDER BY level";
+        let rows = desk.query(sql, &[&desk.tenant.as_str(), &pk, &FORKS_MAX]).await?;
+        let level =
+            |row: &Row| Level { pk: row.get(0), inherited: seq_of(row.get(1)).0, fork_point: row.get(2) };
+        if rows.is_empty() || rows.len() > FORKS_MAX as usize {
+            return Err(desk.damaged(format!("session {pk} has {} sessions above it", rows.len())));
+        }
+        Ok(Self { desk, levels: rows.iter().map(level).collect() })
+    }
+
+    pub fn pk(&self) -> i64 {
+        self.levels[0].pk
+    }
+
+    pub fn inherited(&self) -> u32 {
+        self.levels[0].inherited
+    }
+
+    /// The sessions whose rows this one shares, itself first.
+    pub fn lineage(&self) -> impl Iterator<Item = i64> + '_ {
+        self.levels.iter().map(|level| level.pk)
+    }
+
+    /// The session that holds an entry's row, and its seq there.
+    pub async fn home_of(&self, seq: Seq) -> Result<(i64, Seq)> {
+        let (level, seq) = self.descend(0, seq).await?;
+        Ok((self.levels[level].pk, seq))
+    }
+
+    /// How many entries the session shares that holds these rows.
+    pub fn inherited_of(&self, pk: i64) -> u32 {
+        self.levels.iter().find(|level| level.pk == pk).map_or(0, |level| level.inherited)
+    }
+
+    /// The level an entry is at home at, going up from one that has it by this number.
+    async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
+        while seq.0 <= self.levels[at].inherited {
+            let gone = || self.desk.damaged(format!("shared entry {seq} of session {} is gone", self.pk()));
+            let above = self.levels.get(at + 1).ok_or_else(gone)?;
+            let sql = "SELECT ancestor_at($1, $2, $3, $4, $5)";
+            let tenant = self.desk.tenant.as_str();
+            let row = self
+                .desk
+                .query_one(sql, &[&tenant, &above.pk, &int(above.inherited), &above.fork_point, &int(seq.0)])
+                .await?;
+            seq = seq_of(row.get::<_, Option<i32>>(0).ok_or_else(gone)?);
+            at += 1;
+        }
+        Ok((at, seq))
+    }
+
+    pub async fn record(&self, seq: Seq) -> Result<Option<Record>> {
+        if seq == Seq::ZERO {
+            return Ok(None);
+        }
+        let (level, at) = self.descend(0, seq).await?;
+        let sql = format!("SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3");
+        let params: super::desk::Params<'_> =
+            &[&self.desk.tenant.as_str(), &self.levels[level].pk, &int(at.0)];
+        let row = self.desk.query_opt(&sql, params).await?;
+        row.map(|row| self.unpack(self.raw(&row, level)?)).transpose()
+    }
+
+    /// A row as it is, to be decoded by somebody else, numbered as this session numbers it.
+    fn raw(&self, row: &Row, level: usize) -> Result<RawEntry> {
+        let own: i32 = row.get(0);
+        let seq = seq_of(if level == 0 { own } else { row.get::<_, Option<i32>>(2).unwrap_or(0) });
+        let parent = match level {
+            0 => row.get::<_, Option<i32>>(1).map(seq_of),
+            _ => (seq.0 > 1).then(|| Seq(seq.0 - 1)),
+        };
+        let code: i16 = row.get(5);
+        let unknown = || self.desk.damaged(format!("entry {seq} has the unknown kind {code}"));
+        let kind = u8::try_from(code).ok().and_then(Kind::from_code).ok_or_else(unknown)?;
+        let by: &str = row.get(9);
+        let meta = Meta {
+            seq,
+            id: EntryId::from_bytes(row.get::<_, Uuid>(3).into_bytes()),
+            parent,
+            at: TimestampMs(row.get(4)),
+            by: by.parse().map_err(|error| self.desk.damaged(format!("entry {seq}: {error}")))?,
+            turn: row.get::<_, Option<Uuid>>(8).map(|turn| TurnId::from_bytes(turn.into_bytes())),
+            kind,
+        };
+        Ok(RawEntry {
+            meta,
+            version: u32::try_from(row.get::<_, i16>(6)).unwrap_or(0),
+            packing: u8::try_from(row.get::<_, i16>(7)).unwrap_or(u8::MAX),
+            bytes: row.get(10),
+        })
+    }
+
+    fn unpack(&self, raw: RawEntry) -> Result<Record> {
+        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
+            self.desk.damaged(format!("entry {} of session {}: {what}", raw.meta.seq, self.pk()))
+        })?;
+        Ok(Record { meta: raw.meta, version: raw.version, body })
+    }
+
+    /// Visits the entries of a path from `from` up to the root, until told to stop.
+    pub async fn walk(&self, from: Seq, visit: Visit<'_>) -> Result<()> {
+        let (mut level, mut wanted) = self.descend(0, from).await?;
+        while let ControlFlow::Continue(Some(above)) = self.walk_level(level, wanted, visit).await? {
+            (level, wanted) = self.descend(level, above).await?;
+        }
+        Ok(())
+    }
+
+    /// Walks over one session's own rows, in chunks that grow as long as most of their rows are on the path. Answers with
+    /// the shared entry that the walk goes on at.
+    async fn walk_level(
+        &self,
+        level: usize,
+        mut wanted: Seq,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<(), Option<Seq>>> {
+        let Level { pk, inherited, .. } = self.levels[level];
+        let sql = format!(
+            "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq <= $3
+             ORDER BY seq DESC LIMIT $4"
+        );
+        let mut chunk = CHUNK_ROWS_MIN;
+        loop {
+            let rows =
+                self.desk.query(&sql, &[&self.desk.tenant.as_str(), &pk, &int(wanted.0), &chunk]).await?;
+            let mut visited: usize = 0;
+            for row in &rows {
+                if row.get::<_, i32>(0) != int(wanted.0) {
+                    continue;
+                }
+                visited += 1;
+                if visit(self.raw(row, level)?)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                match row.get::<_, Option<i32>>(1).map(seq_of) {
+                    Some(parent) if parent < wanted && parent.0 > inherited => wanted = parent,
+                    Some(parent) if parent >= wanted => visited = 0,
+                    parent => return Ok(ControlFlow::Continue(parent)),
+                }
+            }
+            if visited == 0 {
+                let what = format!("session {pk} has no entry {wanted}, which others hang from (I2)");
+                return Err(self.desk.damaged(what));
+            }
+            let is_dense = visited * 2 > rows.len();
+            chunk = if is_dense { (chunk * 2).min(CHUNK_ROWS_MAX) } else { CHUNK_ROWS_MIN };
+        }
+    }
+
+    /// Entries after a seq, in order.
+    pub async fn read_after(&self, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let mut records = self.read_shared(after, limit, &|_| true).await?;
+        let rest = i64::try_from(limit - records.len()).unwrap_or(i64::MAX);
+        if rest == 0 {
+            return Ok(records);
+        }
+        let sql = format!(
+            "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4"
+        );
+        let from = int(after.0.max(self.inherited()));
+        let rows = self.desk.query(&sql, &[&self.desk.tenant.as_str(), &self.pk(), &from, &rest]).await?;
+        for row in &rows {
+            records.push(self.unpack(self.raw(row, 0)?)?);
+        }
+        Ok(records)
+    }
+
+    /// The part of a page that is shared with the source.
+    async fn read_shared(
+        &self,
+        after: Seq,
+        limit: usize,
+        wants: &(dyn Fn(Kind) -> bool + Sync),
+    ) -> Result<Vec<Record>> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let last = self.inherited().min(after.0.saturating_add(limit));
+        let mut raws = Vec::new();
+        if last <= after.0 {
+            return Ok(Vec::new());
+        }
+        self.walk(Seq(last), &mut |raw| {
+            if raw.meta.seq <= after {
+                return Ok(ControlFlow::Break(()));
+            }
+            if wants(raw.meta.kind) {
+                raws.push(raw);
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        raws.into_iter().rev().map(|raw| self.unpack(raw)).collect()
+    }
+
+    /// Own entries of one kind.
+    pub async fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let sql = match kind.code() {
+            // Messages are not in the index of kinds: they are found by going through the log.
+            0..=3 => format!(
+                "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $4 AND kind = $3
+                 ORDER BY seq LIMIT $5"
+            ),
+            _ => format!(
+                "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND kind = $3 AND kind > 3
+                 AND seq > $4 ORDER BY seq LIMIT $5"
+            ),
+        };
+        let from = int(after.0.max(self.inherited()));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let code = i16::from(kind.code());
+        let rows =
+            self.desk.query(&sql, &[&self.desk.tenant.as_str(), &self.pk(), &code, &from, &limit]).await?;
+        rows.iter().map(|row| self.unpack(self.raw(row, 0)?)).collect()
+    }
+
+    /// Entries of several kinds, in order, shared ones included.
+    pub async fn read_kinds(&self, kinds: &[Kind], after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        // Only entries in the tree are shared, so a fold of marks has nothing to look for there.
+        if kinds.iter().any(|kind| kind.stance() == Stance::InTree) {
+            records = self.read_shared(after, usize::MAX, &|kind| kinds.contains(&kind)).await?;
+        }
+        for kind in kinds {
+            records.extend(self.read_kind(*kind, after, limit).await?);
+        }
+        records.sort_by_key(|record| record.meta.seq);
+        records.truncate(limit);
+        Ok(records)
+    }
+
+    /// The last seq of the log.
+    pub async fn last_seq(&self) -> Result<Seq> {
+        let sql = "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 ORDER BY seq DESC LIMIT 1";
+        let row = self.desk.query_opt(sql, &[&self.desk.tenant.as_str(), &self.pk()]).await?;
+        Ok(row.map_or(Seq(self.inherited()), |row| seq_of(row.get(0))))
+    }
+
+    async fn id_at(&self, seq: Seq) -> Result<EntryId> {
+        let (pk, at) = self.home_of(seq).await?;
+        let sql = "SELECT id FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3";
+        let row = self.desk.query_one(sql, &[&self.desk.tenant.as_str(), &pk, &int(at.0)]).await?;
+        Ok(EntryId::from_bytes(row.get::<_, Uuid>(0).into_bytes()))
+    }
+
+    /// The first entry whose id is not smaller: ids grow with seq (I13), so this is a bisection.
+    pub async fn first_at_or_after(&self, id: EntryId, last: Seq) -> Result<Seq> {
+        let shared = self.inherited();
+        if shared > 0 && self.id_at(Seq(shared)).await? >= id {
+            let (mut low, mut high) = (1, shared);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match self.id_at(Seq(middle)).await? < id {
+                    true => low = middle + 1,
+                    false => high = middle,
+                }
+            }
+            return Ok(Seq(low));
+        }
+        let sql = "SELECT first_at_or_after($1, $2, $3, $4, $5)";
+        let (low, high) = (int(shared + 1), int(last.0 + 1));
+        let id = Uuid::from_bytes(*id.as_bytes());
+        let row =
+            self.desk.query_one(sql, &[&self.desk.tenant.as_str(), &self.pk(), &low, &high, &id]).await?;
+        Ok(seq_of(row.get(0)))
+    }
+
+    /// The entry with this id, wherever it stands.
+    pub async fn find(&self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        let last = self.last_seq().await?;
+        let seq = self.first_at_or_after(id, last).await?;
+        let record = if seq > last { None } else { self.record(seq).await? };
+        Ok(record.filter(|record| record.meta.id == id).map(|record| (seq, record.meta.kind)))
+    }
+
+    /// The first two entries whose id is in the range: enough to know whether there is only one.
+    pub async fn records_between(&self, low: EntryId, high: EntryId) -> Result<Vec<Record>> {
+        let last = self.last_seq().await?;
+        let first = self.first_at_or_after(low, last).await?;
+        let mut records = Vec::new();
+        for seq in [first, first.next()] {
+            let record = if seq > last { None } else { self.record(seq).await? };
+            records.extend(record.filter(|record| record.meta.id <= high));
+        }
+        Ok(records)
+    }
+
+    /// The entry on the path to `leaf` that holds its `count`-th message, without reading the path.
+    pub async fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
+        let (mut level, mut at) = self.descend(0, leaf).await?;
+        if count == 0 || self.node_row(level, at).await?.messages < count {
+            return Ok(None);
+        }
+        loop {
+            let sql = "SELECT highest_with($1, $2, $3, $4)";
+            let pk = self.levels[level].pk;
+            let params: super::desk::Params<'_> = &[&self.desk.tenant.as_str(), &pk, &int(at.0), &int(count)];
+            at = seq_of(self.desk.query_one(sql, params).await?.get(0));
+            let found = self.node_row(level, at).await?;
+            let number = if level == 0 { at } else { Seq(found.depth) };
+            // The path may go on in the session above.
+            let Some(parent) = found.parent.filter(|parent| parent.0 <= self.levels[level].inherited) else {
+                return Ok(Some(number));
+            };
+            let (above, seq) = self.descend(level, parent).await?;
+            if self.node_row(above, seq).await?.messages < count {
+                return Ok(Some(number));
+            }
+            (level, at) = (above, seq);
+        }
+    }
+
+    async fn node_row(&self, level: usize, seq: Seq) -> Result<NodeRow> {
+        self.node_of(self.levels[level].pk, seq).await?.ok_or_else(|| {
+            self.desk.damaged(format!("session {} has no entry {seq} in its tree", self.levels[level].pk))
+        })
+    }
+
+    /// What an entry's row says of its place in the tree, in the numbering of the session that holds it.
+    pub async fn node_of(&self, pk: i64, seq: Seq) -> Result<Option<NodeRow>> {
+        let sql = "SELECT seq, parent, depth, jump, messages, settings FROM entries
+                   WHERE tenant = $1 AND session = $2 AND seq = $3 AND depth IS NOT NULL";
+        let row = self.desk.query_opt(sql, &[&self.desk.tenant.as_str(), &pk, &int(seq.0)]).await?;
+        Ok(row.map(|row| NodeRow::read(&row)))
+    }
+
+    /// The nodes of own entries, and those that their jump pointers lead to: what the links of the next entry are made of.
+    pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
+        let sql = "WITH near AS (
+                     SELECT seq, parent, depth, jump, messages, settings FROM entries
+                     WHERE tenant = $1 AND session = $2 AND seq = ANY ($3) AND depth IS NOT NULL
+                   ), far AS (
+                     SELECT e.seq, e.parent, e.depth, e.jump, e.messages, e.settings FROM near
+                     JOIN entries e ON e.tenant = $1 AND e.session = $2 AND e.seq = near.jump
+                   ), farther AS (
+                     SELECT e.seq, e.parent, e.depth, e.jump, e.messages, e.settings FROM far
+                     JOIN entries e ON e.tenant = $1 AND e.session = $2 AND e.seq = far.jump
+                   )
+                   SELECT * FROM near UNION SELECT * FROM far UNION SELECT * FROM farther";
+        let seqs: Vec<i32> =
+            seqs.iter().filter(|seq| seq.0 > self.inherited()).map(|seq| int(seq.0)).collect();
+        if seqs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.desk.query(sql, &[&self.desk.tenant.as_str(), &self.pk(), &seqs]).await?;
+        Ok(rows.iter().map(NodeRow::read).collect())
+    }
+}
+
+/// An entry's place in the tree, as its row has it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeRow {
+    pub seq: Seq,
+    pub parent: Option<Seq>,
+    pub depth: u32,
+    pub jump: Seq,
+    pub messages: u32,
+    pub settings: Option<Seq>,
+}
+
+impl NodeRow {
+    fn read(row: &Row) -> Self {
+        Self {
+            seq: seq_of(row.get(0)),
+            parent: row.get::<_, Option<i32>>(1).map(seq_of),
+            depth: seq_of(row.get(2)).0,
+            jump: seq_of(row.get(3)),
+            messages: seq_of(row.get(4)).0,
+            settings: row.get::<_, Option<i32>>(5).map(seq_of),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What sessions taught. A memory is one row; beside it is written which sessions support it, so that erasing one finds
+//! them.
+
+use async_trait::async_trait;
+use sapwood_core::id::MemoryId;
+use sapwood_core::port::memory::{Belongs, Memories, Memory, MemoryFilter, Whose};
+use sapwood_core::port::store::{Page, Result};
+use sapwood_core::scope::Reach;
+use sapwood_core::{Principal, Scope, SessionId, StoreError, TimestampMs};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::audit::{hold_tenant, write_line};
+use super::desk::Desk;
+use super::{PgStore, reading, writing};
+use crate::memories::{Wanted, check_change, check_count, note, plan_put, without_session};
+
+/// Rows asked for at a time; those that are not wanted are passed over.
+const CHUNK_ROWS: i64 = 1_000;
+
+#[async_trait]
+impl Memories for PgStore {
+    async fn put_memory(
+        &self,
+        scope: &Scope,
+        memory: Memory,
+        expected: u64,
+        now: TimestampMs,
+    ) -> Result<Memory> {
+        writing!(self, scope, desk => put(&desk, scope, memory.clone(), expected, now).await)
+    }
+
+    async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        reading!(self, scope, desk => {
+            let found = find(&desk, id).await?;
+            found.filter(|memory| memory.shows_to(scope)).ok_or(StoreError::NoMemory { memory: id })
+        })
+    }
+
+    async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        reading!(self, scope, desk => list(&desk, scope, filter).await)
+    }
+
+    async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
+        writing!(self, scope, desk => forget(&desk, scope, id, now).await)
+    }
+}
+
+fn uuid_of(id: MemoryId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}
+
+fn read(desk: &Desk, row: &Row) -> Result<Memory> {
+    serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a memory: {error}")))
+}
+
+/// Whoever asks looks whether it shows.
+async fn find(desk: &Desk, id: MemoryId) -> Result<Option<Memory>> {
+    let sql = "SELECT row FROM memories WHERE tenant = $1 AND id = $2";
+    let row = desk.query_opt(sql, &[&desk.tenant.as_str(), &uuid_of(id)]).await?;
+    row.map(|row| read(desk, &row)).transpose()
+}
+
+async fn put(desk: &Desk, scope: &Scope, memory: Memory, expected: u64, now: TimestampMs) -> Result<Memory> {
+    // One writer of a tenant's memories at a time: what is looked at here stays so.
+    hold_tenant(desk).await?;
+    let known = find(desk, memory.id).await?;
+    let (kept, note) = plan_put(scope, known.as_ref(), memory, expected, now)?;
+    if known.as_ref().is_none_or(|known| known.belongs != kept.belongs) {
+        let sql = "SELECT count(*) FROM memories WHERE tenant = $1 AND owner = $2";
+        let row = desk.query_one(sql, &[&desk.tenant.as_str(), &kept.belongs.to_string()]).await?;
+        check_count(usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX))?;
+    }
+    store(desk, &kept).await?;
+    write_line(desk, scope, note, now).await?;
+    Ok(kept)
+}
+
+/// Writes a memory's row, and which sessions support it.
+async fn store(desk: &Desk, memory: &Memory) -> Result<()> {
+    let (tenant, id) = (desk.tenant.as_str(), uuid_of(memory.id));
+    let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
+    let sql = "INSERT INTO memories (tenant, id, owner, superseded_by, row) VALUES ($1, $2, $3, $4, $5)
+               ON CONFLICT (tenant, id) DO UPDATE SET owner = $3, superseded_by = $4, row = $5";
+    let superseded_by = memory.superseded_by.map(uuid_of);
+    desk.execute(sql, &[&tenant, &id, &memory.belongs.to_string(), &superseded_by, &json]).await?;
+    desk.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
+    let sessions: Vec<&str> = memory.sources.iter().map(|source| source.session.as_str()).collect();
+    let sql = "INSERT INTO memory_sources (tenant, session, memory)
+               SELECT DISTINCT $1, session, $2::uuid FROM unnest($3::text[]) AS session";
+    desk.execute(sql, &[&tenant, &id, &sessions]).await?;
+    Ok(())
+}
+
+async fn list(desk: &Desk, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+    let wanted = Wanted::read(filter)?;
+    let owners = owners(scope, filter);
+    let mut before = wanted.before.map_or(Uuid::max(), uuid_of);
+    let sql = "SELECT row, id FROM memories
+               WHERE tenant = $1 AND ($2::text[] IS NULL OR owner = ANY ($2)) AND id < $3 ORDER BY id DESC LIMIT $4";
+    let mut memories: Vec<Memory> = Vec::new();
+    loop {
+        let rows = desk.query(sql, &[&desk.tenant.as_str(), &owners, &before, &CHUNK_ROWS]).await?;
+        for row in &rows {
+            before = row.get(1);
+            memories.push(read(desk, row)?);
+        }
+        let page = wanted.page(scope, memories.iter().cloned().map(Ok))?;
+        if page.next.is_some() || rows.len() < CHUNK_ROWS as usize {
+            return Ok(page);
+        }
+    }
+}
+
+/// The owners whose memories can be on the list; none if it can be anybody's.
+fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
+    let mine = |principal: &Principal| {
+        Some(vec![Belongs::To(principal.clone()).to_string(), Belongs::Tenant.to_string()])
+    };
+    match &filter.whose {
+        Whose::Only(belongs) => Some(vec![belongs.to_string()]),
+        Whose::For(principal) => mine(principal),
+        Whose::Any if scope.reach == Reach::Own => mine(&scope.principal),
+        Whose::Any => None,
+    }
+}
+
+async fn forget(desk: &Desk, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
+    hold_tenant(desk).await?;
+    let memory = find(desk, id).await?.ok_or(StoreError::NoMemory { memory: id })?;
+    check_change(scope, &memory)?;
+    delete(desk, id).await?;
+    write_line(desk, scope, note("forgot", &memory), now).await
+}
+
+/// Deletes a row. What it stood in for is current again.
+async fn delete(desk: &Desk, id: MemoryId) -> Result<()> {
+    let (tenant, id) = (desk.tenant.as_str(), uuid_of(id));
+    desk.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
+    desk.execute("DELETE FROM memories WHERE tenant = $1 AND id = $2", &[&tenant, &id]).await?;
+    let sql = "UPDATE memories SET superseded_by = NULL, row = (row::jsonb - 'superseded_by')::text
+               WHERE tenant = $1 AND superseded_by = $2 AND superseded_by IS NOT NULL";
+    desk.execute(sql, &[&tenant, &id]).await?;
+    Ok(())
+}
+
+/// Takes out what only this session supports.
+pub(super) async fn erase_session(desk: &Desk, session: &SessionId) -> Result<()> {
+    let sql = "SELECT m.row FROM memory_sources s JOIN memories m ON m.tenant = $1 AND m.id = s.memory
+               WHERE s.tenant = $1 AND s.session = $2";
+    for row in desk.query(sql, &[&desk.tenant.as_str(), &session.as_str()]).await? {
+        let memory = read(desk, &row)?;
+        let id = memory.id;
+        match without_session(memory, session) {
+            Some(left) => store(desk, &left).await?,
+            None => delete(desk, id).await?,
+        }
+    }
+    Ok(())
+}

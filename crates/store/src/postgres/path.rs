@@ -1,0 +1,108 @@
+//! Reading a path: from an entry upwards, as far as a context needs it.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use sapwood_core::entry::{Body, Entry, Outcome, Stance};
+use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::view::Settings;
+use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
+
+use super::known::settings_at;
+use super::log::LogRows;
+use crate::decode::{Goal, decode_all};
+use crate::rules::{beside_tree, no_entry};
+
+pub(super) async fn read_path(
+    log: &LogRows<'_>,
+    summary: &Summary,
+    at: Option<Seq>,
+    until: Until,
+) -> Result<PathSlice> {
+    if let Some(at) = at {
+        check_in_tree(log, &summary.id, at).await?;
+    }
+    let entries = match at.or(summary.head.leaf) {
+        Some(from) if until != Until::Entries(0) => collect(log, from, until).await?,
+        _ => Vec::new(),
+    };
+    let settings_before = match entries.first().and_then(|entry| entry.meta.parent) {
+        Some(above) => settings_at(log, above).await?,
+        None => Settings::default(),
+    };
+    Ok(PathSlice {
+        head: summary.head,
+        inherited: summary.inherited,
+        settings_before,
+        ended_turns: ended_turns(log, &entries).await?,
+        open_turn: summary.open_turn,
+        entries,
+    })
+}
+
+/// Refuses an entry that is not there, or that no path leads to.
+pub(super) async fn check_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Seq) -> Result<()> {
+    let record = log.record(seq).await?.ok_or_else(|| no_entry(session, seq))?;
+    match record.meta.kind.stance() {
+        Stance::InTree => Ok(()),
+        Stance::Beside => Err(beside_tree(seq, record.meta.kind)),
+    }
+}
+
+async fn collect(log: &LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>> {
+    let desk = log.desk;
+    let mut goal = Goal::Searching;
+    let mut raws = Vec::new();
+    log.walk(from, &mut |raw| {
+        let is_last = match until {
+            Until::Root => false,
+            Until::Entries(count) => raws.len() + 1 >= count as usize,
+            Until::ContextStart => {
+                if raw.meta.kind == Kind::Compaction && goal == Goal::Searching {
+                    goal = Goal::of(&raw.body().map_err(|what| desk.damaged(what))?);
+                }
+                goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
+            }
+        };
+        raws.push(raw);
+        Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
+    .await?;
+    let mut entries = decode_all(raws)?;
+    entries.reverse();
+    Ok(entries)
+}
+
+/// How turns ended that began after the entry that the path's first one hangs from.
+async fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId, Outcome)>> {
+    let Some(first) = entries.first() else { return Ok(Vec::new()) };
+    let after = first.meta.parent.unwrap_or_default();
+    let began: HashSet<TurnId> =
+        all_of_kind(log, Kind::TurnStarted, after).await?.iter().filter_map(|it| it.meta.turn).collect();
+    let mut ended = Vec::new();
+    if began.is_empty() {
+        return Ok(ended);
+    }
+    for record in all_of_kind(log, Kind::TurnEnded, after).await? {
+        let body = record.decode().map_err(|error| log.desk.damaged(error))?;
+        let turn = record.meta.turn.filter(|turn| began.contains(turn));
+        if let (Some(turn), Body::TurnEnded(body)) = (turn, body) {
+            ended.push((turn, body.outcome));
+        }
+    }
+    Ok(ended)
+}
+
+async fn all_of_kind(log: &LogRows<'_>, kind: Kind, mut after: Seq) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    loop {
+        let page = log.read_kind(kind, after, PAGE_ROWS_MAX).await?;
+        after = page.last().map_or(after, |record| record.meta.seq);
+        let is_last = page.len() < PAGE_ROWS_MAX;
+        records.extend(page);
+        if is_last {
+            return Ok(records);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Full text. The index trails behind the log: sessions with entries it has not seen are marked, and it is brought up to
+//! date before a search. Hits come newest first.
+//!
+//! Each indexed text holds, beside its words, two that no text can contain (they begin with a private-use character): one
+//! for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
+//! not wade through the others.
+
+use sapwood_core::entry::codec;
+use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Kind, Record, Right, Scope, StoreError, TenantId};
+
+use super::desk::Desk;
+use super::log::{LogRows, seq_of};
+use super::session::{Hold, find};
+use super::sight::{seen_by, seen_from};
+use crate::match_text::{Query, is_searched, words_of};
+use crate::pack::with_unpacked;
+use crate::rules;
+
+/// Begins the words that mark a text's tenant and session.
+const MARK: char = '\u{E000}';
+/// The database takes no longer words, and no longer texts; what is beyond is not found.
+const WORD_BYTES_MAX: usize = 1_000;
+const WORDS_BYTES_MAX: usize = 500_000;
+/// Entries indexed in one transaction.
+const CATCH_UP_ROWS: i64 = 2_000;
+/// Transactions of one catching up: what is appended all the time must not keep a search waiting for ever.
+const CATCH_UP_ROUNDS_MAX: usize = 100_000;
+/// Hits asked for at a time.
+const FOUND_ROWS: i32 = 256;
+/// Hits that a caller may not see are passed over; so many at most in one search.
+const PASSED_OVER_MAX: usize = 100_000;
+
+pub(super) fn rounds() -> std::ops::Range<usize> {
+    0..CATCH_UP_ROUNDS_MAX
+}
+
+/// Whether the tenant has entries that the index has not seen.
+pub(super) async fn is_behind(desk: &Desk) -> Result<bool> {
+    let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND behind LIMIT 1";
+    Ok(desk.query_opt(sql, &[&desk.tenant.as_str()]).await?.is_some())
+}
+
+/// Indexes some of what is not yet; says whether that was anything. Several processes may do this at once: each takes
+/// sessions that no other has taken.
+pub(super) async fn index_some(desk: &Desk) -> Result<bool> {
+    let tenant = desk.tenant.as_str();
+    let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
+               FOR NO KEY UPDATE SKIP LOCKED";
+    let rows = desk.query(sql, &[&tenant]).await?;
+    let mut room = CATCH_UP_ROWS;
+    for row in &rows {
+        let (pk, indexed): (i64, i32) = (row.get(0), row.get(1));
+        let taken = index_session(desk, pk, indexed, room).await?;
+        room -= taken;
+        if room <= 0 {
+            break;
+        }
+    }
+    Ok(!rows.is_empty())
+}
+
+/// Indexes a session's next entries, and says how many they were.
+async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<i64> {
+    let tenant = desk.tenant.as_str();
+    let sql = "SELECT seq, at, kind, version, packing, body FROM entries
+               WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4";
+    let rows = desk.query(sql, &[&tenant, &pk, &indexed, &room]).await?;
+    let (mut seqs, mut times, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+    for row in &rows {
+        let small = |at: usize| u8::try_from(row.get::<_, i16>(at)).unwrap_or(u8::MAX);
+        let version = u32::try_from(row.get::<_, i16>(3)).unwrap_or(0);
+        if let Some(words) = stored_words(small(2), version, small(4), row.get(5)) {
+            seqs.push(row.get::<_, i32>(0));
+            times.push(row.get::<_, i64>(1));
+            texts.push(vector(&desk.tenant, pk, &words));
+        }
+    }
+    let sql = "INSERT INTO texts (tenant, session, seq, at, words)
+               SELECT $1, $2, t.seq, t.at, t.words::tsvector FROM unnest($3::int[], $4::bigint[], $5::text[])
+                 AS t (seq, at, words) ON CONFLICT DO NOTHING";
+    desk.execute(sql, &[&tenant, &pk, &seqs, &times, &texts]).await?;
+    let is_done = (rows.len() as i64) < room;
+    let last = rows.last().map_or(indexed, |row| row.get(0));
+    let sql = "UPDATE sessions SET indexed = $3, behind = behind AND NOT ($4 AND head <= $3)
+               WHERE tenant = $1 AND pk = $2";
+    desk.execute(sql, &[&tenant, &pk, &last, &is_done]).await?;
+    Ok(rows.len() as i64)
+}
+
+/// The words of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
+/// reports it.
+fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
+    let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
+    let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
+    Some(decoded.ok().and_then(Result::ok).and_then(|body| words_of(&body)).unwrap_or_default())
+}
+
+/// Words as the database reads them. They are letters and digits only, so quotes around them are enough.
+fn vector(tenant: &TenantId, session: i64, words: &str) -> String {
+    let mut vector = format!("'{}' '{}'", tenant_mark(tenant), session_mark(session));
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        if vector.len() > WORDS_BYTES_MAX {
+            break;
+        }
+        vector.push_str(" '");
+        vector.push_str(cut(word));
+        vector.push('\'');
+    }
+    vector
+}
+
+fn cut(word: &str) -> &str {
+    &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
+}
+
+fn tenant_mark(tenant: &TenantId) -> String {
+    format!("{MARK}t{tenant}")
+}
+
+fn session_mark(session: i64) -> String {
+    format!("{MARK}s{session}")
+}
+
+/// The question as the database reads it: it finds at least what the query does. None if there is nothing to find.
+fn question(query: &Query, marks: &[String]) -> Option<String> {
+    let mut words = Vec::new();
+    for term in &query.terms {
+        for (at, word) in term.words.iter().enumerate() {
+            let goes_on = word.len() > WORD_BYTES_MAX || term.prefix && at + 1 == term.words.len();
+            words.push(format!("'{}'{}", cut(word), if goes_on { ":*" } else { "" }));
+        }
+    }
+    let marks: Vec<String> = marks.iter().map(|mark| format!("'{mark}'")).collect();
+    (!words.is_empty()).then(|| format!("({}) & {}", marks.join(" | "), words.join(" & ")))
+}
+
+/// The last hit before a page: its time, session and seq.
+type After = (i64, i64, i32);
+
+pub(super) async fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut after = read_cursor(query.cursor.as_deref())?;
+    let session = match &query.session {
+        Some(id) => Some(find(desk, scope, id, Right::Read, Hold::No).await?),
+        None => None,
+    };
+    let log = match &session {
+        Some(row) => Some(LogRows::open(desk, row.pk, row.summary.inherited).await?),
+        None => None,
+    };
+    let marks = match &log {
+        Some(log) => log.lineage().map(session_mark).collect(),
+        None => vec![tenant_mark(&desk.tenant)],
+    };
+    let words = Query::parse(&query.text);
+    let Some(question) = question(&words, &marks) else { return Ok(page) };
+    let limit = rules::page_limit(query.limit);
+    let mut passed_over = 0;
+    loop {
+        let rows = found(desk, &question, after).await?;
+        for key in &rows {
+            if page.items.len() == limit || passed_over > PASSED_OVER_MAX {
+                page.next = Some(format!("{}.{}.{}", after.0, after.1, after.2));
+                return Ok(page);
+            }
+            after = *key;
+            let key = (key.1, seq_of(key.2));
+            let seen = match (&log, &session) {
+                (Some(log), Some(row)) => {
+                    seen_from(log, key).await?.map(|record| (row.summary.clone(), record))
+                }
+                _ => seen_by(desk, scope, key).await?,
+            };
+            match seen.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?.flatten() {
+                Some(hit) => page.items.push(hit),
+                None => passed_over += 1,
+            }
+        }
+        if rows.len() < FOUND_ROWS as usize {
+            return Ok(page);
+        }
+    }
+}
+
+async fn found(desk: &Desk, question: &str, after: After) -> Result<Vec<After>> {
+    let sql = "SELECT at, session, seq FROM find_texts($1, $2, $3, $4, $5, $6)";
+    let tenant = desk.tenant.as_str();
+    let rows = desk.query(sql, &[&tenant, &question, &after.0, &after.1, &after.2, &FOUND_ROWS]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+}
+
+fn read_cursor(cursor: Option<&str>) -> Result<After> {
+    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX, i32::MAX)) };
+    let mut pieces = text.splitn(3, '.');
+    let mut parse = || {
+        let (at, session) = (pieces.next()?.parse().ok()?, pieces.next()?.parse().ok()?);
+        Some((at, session, pieces.next()?.parse().ok()?))
+    };
+    parse().ok_or_else(|| StoreError::Invalid {
+        what: "the cursor",
+        why: format!("{text:?} is not one this store has given out"),
+    })
+}
+
+/// `None` if the words are all there, but not together as a phrase wants them, or not whole.
+fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
+    let body = record.decode().map_err(|error| desk.damaged(error))?;
+    let text = body.search_text();
+    let is_sure = words.terms.iter().flat_map(|term| &term.words).all(|word| word.len() <= WORD_BYTES_MAX);
+    if (words.has_phrases() || !is_sure) && !words.matches(&text) {
+        return Ok(None);
+    }
+    Ok(Some(Hit {
+        session: summary.id,
+        title: summary.title.or(summary.preview),
+        seq: record.meta.seq,
+        id: record.meta.id,
+        kind: record.meta.kind.as_str(),
+        at: record.meta.at,
+        snippet: words.snippet(&text),
+    }))
+}
+
+/// How many of the tenant's texts the index should hold and does not.
+pub(super) async fn count_missing(desk: &Desk) -> Result<i64> {
+    let kinds: Vec<i16> =
+        Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| i16::from(kind.code())).collect();
+    let sql = "SELECT count(*) FROM sessions s JOIN entries e ON e.tenant = $1 AND e.session = s.pk AND e.seq <= s.indexed
+               WHERE s.tenant = $1 AND e.kind = ANY ($2)
+               AND NOT EXISTS (SELECT 1 FROM texts t WHERE t.tenant = $1 AND t.session = e.session AND t.seq = e.seq)";
+    Ok(desk.query_one(sql, &[&desk.tenant.as_str(), &kinds]).await?.get(0))
+}
+
+/// Has all of the tenant's texts indexed anew.
+pub(super) async fn forget_all(desk: &Desk) -> Result<()> {
+    let tenant = desk.tenant.as_str();
+    desk.execute("DELETE FROM texts WHERE tenant = $1", &[&tenant]).await?;
+    desk.execute("UPDATE sessions SET indexed = inherited, behind = true WHERE tenant = $1", &[&tenant])
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Session rows: finding, making, forking, listing.
+
+use sapwood_core::entry::Body;
+use sapwood_core::port::store::{
+    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, NewSession, Page, Result,
+};
+use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::scope::Reach;
+use sapwood_core::tree::Head;
+use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use tokio_postgres::Row;
+
+use super::append::write_first;
+use super::audit::write_line;
+use super::desk::Desk;
+use super::known::{is_on_path, node_at, settings_at};
+use super::log::{LogRows, int, seq_of};
+use super::path::check_in_tree;
+use crate::admit::admit;
+use crate::rules::{no_entry, page_limit};
+
+/// Rows of a list asked for at a time; those the caller may not see are passed over.
+const LIST_ROWS: i64 = 500;
+pub(super) const SLOT_MS: i64 = 60_000;
+
+const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at";
+
+/// A session that the caller may deal with.
+#[derive(Debug)]
+pub(super) struct SessionRow {
+    pub pk: i64,
+    /// Counts the changes of the row.
+    pub version: i64,
+    /// The last lease that was given out, be it over or not.
+    pub lease: Option<Lease>,
+    pub summary: Summary,
+}
+
+pub(super) fn no_session(session: &SessionId) -> StoreError {
+    StoreError::NoSession { session: session.clone() }
+}
+
+/// Whether the row is kept as it is until the transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    No,
+    Yes,
+}
+
+/// Finds a session of the scope's own tenant and lets the caller in, or not.
+pub(super) async fn find(
+    desk: &Desk,
+    scope: &Scope,
+    id: &SessionId,
+    needed: Right,
+    hold: Hold,
+) -> Result<SessionRow> {
+    let row = look_up(desk, id, hold).await?.ok_or_else(|| no_session(id))?;
+    admit(scope, &row.summary, needed)?;
+    Ok(row)
+}
+
+/// The session that has this id in the tenant, whoever owns it.
+async fn look_up(desk: &Desk, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
+    let lock = if hold == Hold::Yes { "FOR NO KEY UPDATE" } else { "" };
+    let sql =
+        format!("SELECT {COLUMNS} FROM sessions WHERE tenant = $1 AND id = $2 AND id IS NOT NULL {lock}");
+    let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &id.as_str()]).await?;
+    row.map(|row| read_row(desk, &row)).transpose()
+}
+
+/// By its number; none for an erased session that only its forks keep.
+pub(super) async fn by_pk(desk: &Desk, pk: i64) -> Result<Option<SessionRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
+    let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &pk]).await?;
+    row.map(|row| read_row(desk, &row)).transpose()
+}
+
+fn read_row(desk: &Desk, row: &Row) -> Result<SessionRow> {
+    let summary = read_summary(desk, row.get(5))?;
+    let fence = u64::try_from(row.get::<_, i64>(3)).unwrap_or(0);
+    let lease = row.get::<_, Option<String>>(2).map(|holder| Lease {
+        session: summary.id.clone(),
+        holder,
+        fence,
+        expires_at: TimestampMs(row.get(4)),
+    });
+    Ok(SessionRow { pk: row.get(0), version: row.get(1), lease, summary })
+}
+
+pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
+    serde_json::from_str(json).map_err(|error| desk.damaged(format!("a session's summary: {error}")))
+}
+
+pub(super) fn to_json(summary: &Summary) -> String {
+    serde_json::to_string(summary).expect("a summary holds strings and numbers only")
+}
+
+/// None if the id is taken.
+async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Result<Option<SessionRow>> {
+    let sql = "INSERT INTO sessions (tenant, id, parent, base, base_seq, inherited, head, listed_slot, listed_at, indexed,
+                                     summary)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $6, $10)
+               ON CONFLICT (tenant, id) WHERE id IS NOT NULL DO NOTHING RETURNING pk, version";
+    let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
+    let row = desk
+        .query_opt(
+            sql,
+            &[
+                &desk.tenant.as_str(),
+                &summary.id.as_str(),
+                &parent,
+                &base.map(|(pk, _)| pk),
+                &base.map(|(_, seq)| int(seq.0)),
+                &int(summary.inherited),
+                &int(summary.head.seq.0),
+                &(summary.updated_at.0.div_euclid(SLOT_MS)),
+                &summary.updated_at.0,
+                &to_json(summary),
+            ],
+        )
+        .await?;
+    Ok(row.map(|row| SessionRow {
+        pk: row.get(0),
+        version: row.get(1),
+        lease: None,
+        summary: summary.clone(),
+    }))
+}
+
+pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {
+    if insert(desk, &Summary::new(new, scope.principal.clone()), None).await?.is_none() {
+        // Somebody else's: that the id cannot be had is all that is said.
+        let taken = || StoreError::Exists { session: new.id.clone() };
+        let row = look_up(desk, &new.id, Hold::No).await?.ok_or_else(taken)?;
+        return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
+    }
+    let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
+    write_line(desk, scope, note, new.at).await?;
+    Ok(Created::New)
+}
+
+pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head> {
+    // Held, so that what the fork is going to share is not erased in the same moment.
+    let source = find(desk, scope, &fork.source, Right::Write, Hold::Yes).await?;
+    let exists = || StoreError::Exists { session: fork.new.id.clone() };
+    if look_up(desk, &fork.new.id, Hold::No).await?.is_some() {
+        return Err(exists());
+    }
+    let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
+    let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
+    let (point, base) = match at {
+        Some(at) => (Some(fork_point(&log, &fork.source, at).await?), Some(log.home_of(at).await?)),
+        None => (None, None),
+    };
+    let drafts = shared_labels(&log, fork, at).await?;
+    let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
+    let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
+    let head = match drafts.is_empty() {
+        true => summary.head,
+        false => write_first(desk, scope, row, drafts).await?,
+    };
+    let detail = Some(format!("from {}", fork.source));
+    let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
+    write_line(desk, scope, note, fork.new.at).await?;
+    Ok(head)
+}
+
+/// The labels among a fork's drafts whose target it shares.
+async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Result<Vec<Draft>> {
+    let mut drafts = Vec::new();
+    for draft in &fork.drafts {
+        let Body::Label(label) = &draft.body else { continue };
+        if let Some((seq, _)) = log.find(label.target).await?
+            && is_on_path(log, seq, at).await?
+        {
+            drafts.push(draft.clone());
+        }
+    }
+    Ok(drafts)
+}
+
+async fn fork_point(log: &LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
+    check_in_tree(log, source, at).await?;
+    let record = log.record(at).await?.ok_or_else(|| no_entry(source, at))?;
+    let model = settings_at(log, at).await?.model;
+    Ok(ForkPoint { id: record.meta.id, links: node_at(log, at).await?.links, model })
+}
+
+pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+    find(desk, scope, session, Right::Read, Hold::No).await?;
+    let sql = "SELECT summary FROM sessions WHERE tenant = $1 AND parent = $2 AND id IS NOT NULL ORDER BY pk";
+    let mut children = Vec::new();
+    for row in desk.query(sql, &[&desk.tenant.as_str(), &session.as_str()]).await? {
+        let summary = read_summary(desk, row.get(0))?;
+        if admit(scope, &summary, Right::Read).is_ok() {
+            children.push(summary.id);
+        }
+    }
+    Ok(children)
+}
+
+/// Where logs end, in the order asked.
+pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+    let ids: Vec<&str> = sessions.iter().map(SessionId::as_str).collect();
+    let columns = if scope.reach == Reach::Tenant { "NULL::text" } else { "s.summary" };
+    let sql = format!(
+        "SELECT asked.number, s.head, {columns} FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
+         JOIN sessions s ON s.tenant = $1 AND s.id = asked.id AND s.id IS NOT NULL"
+    );
+    let mut heads = vec![None; sessions.len()];
+    for row in desk.query(&sql, &[&desk.tenant.as_str(), &ids]).await? {
+        if let Some(json) = row.get::<_, Option<&str>>(2)
+            && admit(scope, &read_summary(desk, json)?, Right::Read).is_err()
+        {
+            continue;
+        }
+        let number = usize::try_from(row.get::<_, i64>(0)).unwrap_or(0);
+        if let Some(head) = number.checked_sub(1).and_then(|at| heads.get_mut(at)) {
+            *head = Some(seq_of(row.get(1)));
+        }
+    }
+    Ok(heads)
+}
+
+/// Where a page of a list begins: the time and number of the last session on the page before.
+fn read_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
+    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
+    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
+    parsed.ok_or_else(|| StoreError::Invalid {
+        what: "the cursor",
+        why: format!("{text:?} is not one this store has given out"),
+    })
+}
+
+pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut last = read_cursor(filter.cursor.as_deref())?;
+    let limit = page_limit(filter.limit);
+    loop {
+        let rows = list_rows(desk, filter.id_prefix.as_deref().unwrap_or(""), last).await?;
+        for row in &rows {
+            let summary = read_summary(desk, row.get(2))?;
+            if !matches(filter, &summary) || admit(scope, &summary, Right::Read).is_err() {
+                last = (row.get(0), row.get(1));
+                continue;
+            }
+            if page.items.len() == limit {
+                page.next = Some(format!("{}.{}", last.0, last.1));
+                return Ok(page);
+            }
+            last = (row.get(0), row.get(1));
+            page.items.push(summary);
+        }
+        if rows.len() < LIST_ROWS as usize {
+            return Ok(page);
+        }
+    }
+}
+
+/// The next rows of a list. The index gives them by the minute, and within one they are sorted.
+async fn list_rows(desk: &Desk, prefix: &str, last: (i64, i64)) -> Result<Vec<Row>> {
+    let (tenant, slot) = (desk.tenant.as_str(), last.0.div_euclid(SLOT_MS));
+    if prefix.is_empty() {
+        let sql = "SELECT listed_at, pk, summary FROM sessions
+                   WHERE tenant = $1 AND id IS NOT NULL AND listed_slot <= $2 AND (listed_at, pk) < ($3, $4)
+                   ORDER BY listed_slot DESC, listed_at DESC, pk DESC LIMIT $5";
+        return desk.query(sql, &[&tenant, &slot, &last.0, &last.1, &LIST_ROWS]).await;
+    }
+    // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
+    let sql = "SELECT listed_at, pk, summary FROM sessions
+               WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127) AND (listed_at, pk) < ($3, $4)
+               ORDER BY listed_at DESC, pk DESC LIMIT $5";
+    desk.query(sql, &[&tenant, &prefix, &last.0, &last.1, &LIST_ROWS]).await
+}
+
+fn matches(filter: &ListFilter, summary: &Summary) -> bool {
+    let cwd_fits = filter.cwd.is_none() || filter.cwd == summary.cwd;
+    let state_fits = filter.state.is_none_or(|state| state == summary.state);
+    cwd_fits && state_fits
+}

@@ -1,0 +1,218 @@
+//! Group commit. Appends of one tenant that meet are written together, in one statement and one commit; whoever finds
+//! nobody writing is written at once. A few batches are under way at a time, so that the next is on its way while the
+//! last is being synced.
+//!
+//! A batch whose connection is lost is tried again: each of its appends is written only on the version of its session that
+//! it was prepared on, so it cannot be written twice. If it had been written already, it is now refused, and its session's
+//! log tells.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use deadpool_postgres::Pool;
+use sapwood_core::port::store::Result;
+use sapwood_core::{StoreError, TenantId};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_postgres::Row;
+
+use super::audit::write_lines;
+use super::desk::{Desk, Mode};
+use super::ear::Mouth;
+use super::fault::{Patience, translate, translate_pool};
+use super::job::{APPEND, Columns, Job};
+
+/// Batches under way at a time.
+const BATCHES_MAX: usize = 2;
+/// Appends in one batch, and their bytes.
+const BATCH_JOBS_MAX: usize = 256;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// What became of an append.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    Written,
+    /// Its key was used before, for this answer.
+    Answered(String),
+    /// The session has moved on. Nothing was written, unless an earlier try was lost on its way back.
+    Refused {
+        tries: u32,
+    },
+}
+
+pub(super) struct Writer {
+    queue: Arc<Queue>,
+    handle: Handle,
+}
+
+struct Queue {
+    state: Mutex<State>,
+    pool: Pool,
+    place: Arc<str>,
+    mouth: Mouth,
+}
+
+#[derive(Default)]
+struct State {
+    tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
+    running: usize,
+}
+
+struct Waiting {
+    job: Job,
+    tell: oneshot::Sender<Result<End>>,
+}
+
+impl Writer {
+    pub fn new(pool: Pool, place: Arc<str>, mouth: Mouth, handle: Handle) -> Self {
+        let queue = Queue { state: Mutex::default(), pool, place, mouth };
+        Self { queue: Arc::new(queue), handle }
+    }
+
+    pub async fn write(&self, tenant: &TenantId, job: Job) -> Result<End> {
+        let (tell, told) = oneshot::channel();
+        if self.queue.push(tenant, Waiting { job, tell }) {
+            self.handle.spawn(self.queue.clone().run());
+        }
+        let gone = |_| StoreError::Unreachable {
+            place: self.queue.place.to_string(),
+            why: "the store was closed".to_owned(),
+        };
+        told.await.map_err(gone)?
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whether somebody has to be set to work.
+    fn push(&self, tenant: &TenantId, waiting: Waiting) -> bool {
+        let mut state = self.lock();
+        match state.tenants.iter_mut().find(|(name, _)| name == tenant) {
+            Some((_, jobs)) => jobs.push_back(waiting),
+            None => state.tenants.push_back((tenant.clone(), VecDeque::from([waiting]))),
+        }
+        let more = state.running < BATCHES_MAX;
+        state.running += usize::from(more);
+        more
+    }
+
+    /// The next batch: of the tenant who has waited longest. Sessions are taken in one order by everybody, so that two
+    /// batches never wait for each other.
+    fn take(&self) -> Option<(TenantId, Vec<Waiting>)> {
+        let mut state = self.lock();
+        let Some((tenant, mut jobs)) = state.tenants.pop_front() else {
+            state.running -= 1;
+            return None;
+        };
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH_JOBS_MAX
+            && (batch.is_empty() || bytes < BATCH_BYTES_MAX)
+            && let Some(waiting) = jobs.pop_front()
+        {
+            bytes += waiting.job.bytes();
+            batch.push(waiting);
+        }
+        if !jobs.is_empty() {
+            state.tenants.push_back((tenant.clone(), jobs));
+        }
+        batch.sort_by_key(|waiting| waiting.job.pk());
+        Some((tenant, batch))
+    }
+
+    async fn run(self: Arc<Self>) {
+        while let Some((tenant, batch)) = self.take() {
+            self.write_batch(&tenant, batch).await;
+        }
+    }
+
+    async fn write_batch(&self, tenant: &TenantId, batch: Vec<Waiting>) {
+        match self.persist(tenant, &batch).await {
+            Ok(ends) => {
+                self.mouth.tell_others();
+                for (waiting, end) in batch.into_iter().zip(ends) {
+                    // Whoever asked may have gone; what is written is written.
+                    let _ = waiting.tell.send(Ok(end));
+                }
+            }
+            Err(error) if batch.len() == 1 => {
+                for waiting in batch {
+                    let _ = waiting.tell.send(Err(copy(&error)));
+                }
+            }
+            // One of them may be to blame, and the others must not suffer for it.
+            Err(StoreError::Backend { .. } | StoreError::Busy { .. }) => {
+                for waiting in batch {
+                    Box::pin(self.write_batch(tenant, vec![waiting])).await;
+                }
+            }
+            Err(error) => {
+                for waiting in batch {
+                    let _ = waiting.tell.send(Err(copy(&error)));
+                }
+            }
+        }
+    }
+
+    async fn persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<End>> {
+        let mut patience = Patience::new();
+        for tries in 0.. {
+            match self.try_persist(tenant, batch).await {
+                Ok(rows) => return Ok(ends_of(&rows, batch.len(), tries)),
+                Err(error) => patience.bear(error).await?,
+            }
+        }
+        unreachable!("patience ends");
+    }
+
+    async fn try_persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<Row>> {
+        let columns = Columns::of(tenant.as_str(), batch.iter().map(|waiting| &waiting.job));
+        if batch.iter().all(|waiting| waiting.job.audit.is_none()) {
+            let client = self.pool.get().await.map_err(|error| translate_pool(&error, &self.place))?;
+            let fault = |error| translate(&error, &self.place);
+            let append = client.prepare_cached(APPEND).await.map_err(fault)?;
+            return client.query(&append, &columns.params()).await.map_err(fault);
+        }
+        let desk = Desk::open(&self.pool, &self.place, tenant, Mode::Write).await?;
+        let rows = desk.query(APPEND, &columns.params()).await?;
+        let written = rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_none());
+        let job_of = |row: &Row| usize::try_from(row.get::<_, i32>(0) - 1).ok().and_then(|at| batch.get(at));
+        let notes: Vec<_> =
+            written.filter_map(job_of).filter_map(|waiting| waiting.job.audit.clone()).collect();
+        if !notes.is_empty() {
+            write_lines(&desk, notes).await?;
+        }
+        desk.commit().await?;
+        Ok(rows)
+    }
+}
+
+fn ends_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<End> {
+    let mut ends = vec![End::Refused { tries }; jobs];
+    for row in rows {
+        let at = usize::try_from(row.get::<_, i32>(0) - 1).unwrap_or(usize::MAX);
+        if let Some(end) = ends.get_mut(at) {
+            *end = row.get::<_, Option<String>>(1).map_or(End::Written, End::Answered);
+        }
+    }
+    ends
+}
+
+/// Errors cannot be cloned, because some hold the system's own; those that a database gives can.
+fn copy(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Unreachable { place, why } => {
+            StoreError::Unreachable { place: place.clone(), why: why.clone() }
+        }
+        StoreError::ReadOnly { place, why } => {
+            StoreError::ReadOnly { place: place.clone(), why: why.clone() }
+        }
+        StoreError::DiskFull { place } => StoreError::DiskFull { place: place.clone() },
+        StoreError::Busy { place, waited_ms } => {
+            StoreError::Busy { place: place.clone(), waited_ms: *waited_ms }
+        }
+        other => StoreError::Backend { place: "the database".to_owned(), what: other.to_string() },
+    }
+}

@@ -1,0 +1,165 @@
+//! The PostgreSQL store: the suite, on a server of the tests' own.
+
+use std::sync::Arc;
+
+use sapwood_core::entry::UserMessage;
+use sapwood_core::port::store::{Append, Log, NewSession, Repair, Search, SearchQuery, Sessions, Upkeep};
+use sapwood_core::{Draft, Part, Scope, SessionId, Store, TimestampMs};
+use sapwood_store::conformance::cluster::{self, ADMIN};
+use sapwood_store::conformance::{Harness, block_on};
+use sapwood_store::postgres::PgStore;
+
+/// An empty database of its own.
+struct OneDatabase(String);
+
+impl OneDatabase {
+    fn new() -> Self {
+        Self(cluster::shared().new_database())
+    }
+}
+
+impl Harness for OneDatabase {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(PgStore::open(&self.0).unwrap())
+    }
+    fn persists(&self) -> bool {
+        true
+    }
+}
+
+mod suite {
+    use super::OneDatabase;
+    sapwood_store::conformance_tests!(OneDatabase::new());
+}
+
+pub fn ana() -> Scope {
+    Scope::user("acme".parse().unwrap(), "ana".parse().unwrap())
+}
+
+pub async fn told(store: &PgStore, session: &SessionId, text: &str) {
+    let said = Draft::new(TimestampMs(1), UserMessage { parts: vec![Part::text(text)], origin: None });
+    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![said])).await.unwrap();
+}
+
+/// A store in which one tenant has said one thing.
+async fn with_one_word(url: &str) -> PgStore {
+    let store = PgStore::open(url).unwrap();
+    let session: SessionId = "s".parse().unwrap();
+    store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+    told(&store, &session, "lighthouse").await;
+    store
+}
+
+fn database_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap()
+}
+
+const TABLES: [&str; 4] = ["sessions", "entries", "audit", "texts"];
+
+#[test]
+fn a_query_that_forgets_the_tenant_sees_nothing() {
+    let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
+    let store = block_on(with_one_word(&url));
+    let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
+    assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
+    let count = |set: &str, table: &str| {
+        let sql = format!("SET ROLE sapwood_app; {set} SELECT count(*) FROM sapwood.{table}");
+        cluster.sql(database_of(&url), &sql).lines().last().unwrap().to_owned()
+    };
+    for table in TABLES {
+        assert_eq!(count("", table), "0", "{table}, with no tenant");
+        assert_eq!(count("SET sapwood.tenant = 'globex';", table), "0", "{table}, as somebody else");
+        assert_eq!(count("SET sapwood.tenant = 'acme';", table), "1", "{table}, as its own");
+    }
+    let found = |tenant: &str| {
+        let sql = format!(
+            "SET ROLE sapwood_app; SET sapwood.tenant = '{tenant}';
+             SELECT count(*) FROM sapwood.find_texts('acme', 'lighthouse', 9999999999999, 9999, 9999, 10)"
+        );
+        cluster
+            .sql(database_of(&url), &format!("SET search_path = sapwood; {sql}"))
+            .lines()
+            .last()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!((found("acme").as_str(), found("globex").as_str()), ("1", "0"), "the index asks, too");
+}
+
+#[test]
+fn the_fence_holds_for_an_owner_who_may_make_no_role() {
+    let cluster = cluster::shared();
+    let database = database_of(&cluster.new_database()).to_owned();
+    cluster.sql("postgres", "CREATE ROLE plain LOGIN NOSUPERUSER NOCREATEROLE");
+    cluster.sql("postgres", &format!("ALTER DATABASE {database} OWNER TO plain"));
+    let url = cluster.url_of("plain", &database);
+    let store = block_on(with_one_word(&url));
+    let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
+    assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
+    for table in ["sessions", "entries", "audit"] {
+        let sql = format!("SET ROLE plain; SELECT count(*) FROM sapwood.{table}");
+        assert_eq!(cluster.sql(&database, &sql).lines().last(), Some("0"), "{table}");
+    }
+}
+
+#[test]
+fn a_newer_layout_is_refused_and_left_alone() {
+    let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
+    drop(block_on(with_one_word(&url)));
+    cluster.sql(database_of(&url), "INSERT INTO sapwood.layout VALUES (99)");
+    let refused = PgStore::open(&url).err().unwrap();
+    assert_eq!(refused.code(), "store.too_new");
+    assert!(refused.to_string().contains("99"), "{refused}");
+    assert_eq!(cluster.sql(database_of(&url), "SELECT count(*) FROM sapwood.entries").trim(), "1");
+}
+
+#[test]
+fn many_who_open_an_empty_database_at_once_make_one_layout() {
+    let url = cluster::shared().new_database();
+    std::thread::scope(|scope| {
+        let open: Vec<_> = (0..6).map(|_| scope.spawn(|| PgStore::open(&url).map(|_| ()))).collect();
+        for opened in open {
+            opened.join().unwrap().unwrap();
+        }
+    });
+    assert_eq!(cluster::shared().sql(database_of(&url), "SELECT count(*) FROM sapwood.layout").trim(), "1");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be_unreachable_without_the_password() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let error = PgStore::open(&format!("postgres://{ADMIN}:quagmire@127.0.0.1:{port}/x")).err().unwrap();
+    assert_eq!(error.code(), "store.unreachable");
+    let said = error.to_string();
+    assert!(said.contains(&format!("{ADMIN}@127.0.0.1:{port}/x")) && !said.contains("quagmire"), "{said}");
+    let error = PgStore::open("postgres://").err().unwrap();
+    assert_eq!(error.code(), "input.invalid");
+}
+
+#[test]
+fn the_doctor_misses_what_was_lost_and_brings_it_back() {
+    let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
+    let store = block_on(with_one_word(&url));
+    let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
+    assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
+    cluster.sql(
+        database_of(&url),
+        "DELETE FROM sapwood.texts; UPDATE sapwood.entries SET depth = 7;
+         UPDATE sapwood.sessions SET summary = replace(summary, '\"turns\":0', '\"turns\":5')",
+    );
+    let rules = |repair| -> Vec<&'static str> {
+        let found = block_on(store.check(&operator(), repair)).unwrap();
+        found.iter().map(|finding| finding.rule).collect()
+    };
+    assert_eq!(rules(Repair::No), ["links", "index"]);
+    assert_eq!(rules(Repair::Yes), ["links", "index", "cache"]);
+    assert_eq!(rules(Repair::No), [""; 0]);
+    assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
+    assert_eq!(block_on(store.summary(&ana(), &"s".parse().unwrap())).unwrap().turns, 0);
+}
+
+fn operator() -> Scope {
+    Scope::operator(ana().tenant, ana().principal)
+}

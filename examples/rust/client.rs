@@ -1,0 +1,47 @@
+//! A client in Rust. The types are the server's own: `sapwood_server::wire`, of which the OpenAPI document is made too.
+//!
+//! `cargo run -p sapwood-server --example client -- http://127.0.0.1:7420 "$KEY" "Hello"`
+
+use sapwood_server::wire::{NewSession, NewTurn, Session};
+use serde_json::{Value, json};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens a session, sends words, and hands out the answer as it streams.
+pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str)) -> Result<(), Failure> {
+    // This workspace builds reqwest without cryptography of its own.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let http = reqwest::Client::new();
+    let new = NewSession { agent: Some("default".to_owned()), ..NewSession::default() };
+    let sessions = format!("{url}/v1/sessions");
+    let made = http.post(&sessions).bearer_auth(key).json(&new).send().await?.error_for_status()?;
+    let session: Session = made.json().await?;
+
+    let turn = NewTurn { input: json!(words), stream: true, if_running: Default::default() };
+    let turns = format!("{sessions}/{}/turns", session.id);
+    let mut events = http.post(turns).bearer_auth(key).json(&turn).send().await?.error_for_status()?;
+    let mut rest = String::new();
+    while let Some(piece) = events.chunk().await? {
+        rest.push_str(&String::from_utf8_lossy(&piece));
+        while let Some(end) = rest.find('\n') {
+            let line: String = rest.drain(..=end).collect();
+            let Some(data) = line.strip_prefix("data:") else { continue };
+            let event: Value = serde_json::from_str(data.trim())?;
+            if event["type"] == "agent:token" {
+                show(event["text"].as_str().unwrap_or_default());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[allow(dead_code)] // The tests take in `talk` alone.
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let mut args = std::env::args().skip(1);
+    let mut next = || args.next().unwrap_or_default();
+    let (url, key, words) = (next(), next(), next());
+    talk(&url, &key, &words, |text| print!("{text}")).await?;
+    println!();
+    Ok(())
+}

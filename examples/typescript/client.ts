@@ -1,0 +1,33 @@
+// A client in TypeScript. The types are generated from the server's document: `npm run types`, then `npm start -- URL KEY WORDS`.
+
+import createClient from "openapi-fetch";
+
+import type { paths } from "./api.gen.js";
+
+/** Opens a session, sends words, and hands out the answer as it streams. */
+export async function* talk(baseUrl: string, key: string, words: string): AsyncGenerator<string> {
+  const api = createClient<paths>({ baseUrl, headers: { authorization: `Bearer ${key}` } });
+  const made = await api.POST("/v1/sessions", { body: { agent: "default" } });
+  if (!made.data) throw new Error(made.error.detail);
+  const turn = await api.POST("/v1/sessions/{session}/turns", {
+    params: { path: { session: made.data.id } },
+    body: { input: words, stream: true },
+    parseAs: "stream",
+  });
+  if (!turn.response.ok || !turn.response.body) throw new Error(`the server answered ${turn.response.status}`);
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const piece of turn.response.body as unknown as AsyncIterable<Uint8Array>) {
+    rest += decoder.decode(piece, { stream: true });
+    const lines = rest.split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines.filter((line) => line.startsWith("data:"))) {
+      const event = JSON.parse(line.slice(5)) as { type: string; text?: string };
+      if (event.type === "agent:token") yield event.text ?? "";
+    }
+  }
+}
+
+const [url = "", key = "", words = ""] = process.argv.slice(2);
+for await (const text of talk(url, key, words)) process.stdout.write(text);
+process.stdout.write("\n");

@@ -1,0 +1,156 @@
+// What pages ask for, under names that can be made out of date.
+import { keepPreviousData, QueryClient, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { ApiError, get, type Session } from "./client";
+
+export const client = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 2_000,
+      retry: (times, error) =>
+        times < 2 &&
+        error instanceof ApiError &&
+        (error.status === 0 || error.status >= 500 || error.status === 429),
+      refetchOnWindowFocus: true,
+    },
+  },
+});
+
+/** Every view of one session is under its id. */
+export function outdate(session: string, ...views: string[]): void {
+  for (const view of views.length > 0 ? views : [""]) {
+    void client.invalidateQueries({ queryKey: view ? ["session", session, view] : ["session", session] });
+  }
+  void client.invalidateQueries({ queryKey: ["sessions", "head"] });
+}
+
+export function useMe() {
+  return useQuery({ queryKey: ["me"], queryFn: () => get("/v1/me"), staleTime: 60_000, retry: false });
+}
+
+export function useAgents() {
+  return useQuery({ queryKey: ["agents"], queryFn: () => get("/v1/agents"), staleTime: 60_000 });
+}
+
+export interface Filters {
+  state?: string;
+  agent?: string;
+  cwd?: string;
+  owner?: string;
+  since?: string;
+}
+
+const SINCE_MS: Record<string, number> = {
+  hour: 3_600_000,
+  day: 86_400_000,
+  week: 604_800_000,
+  month: 2_592_000_000,
+};
+
+function asQuery({ since, ...rest }: Filters): Record<string, string | number | undefined> {
+  const span = since ? SINCE_MS[since] : undefined;
+  // To the minute, so that the same question is the same request.
+  return { ...rest, since: span ? Math.floor((Date.now() - span) / 60_000) * 60_000 : undefined };
+}
+
+export const SESSIONS_PAGE = 100;
+export const NEWEST = 30;
+
+export function useSessions(filters: Filters, enabled: boolean) {
+  return useInfiniteQuery({
+    queryKey: ["sessions", "pages", filters],
+    queryFn: ({ pageParam }) =>
+      get("/v1/sessions", {}, { ...asQuery(filters), limit: SESSIONS_PAGE, cursor: pageParam }),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    enabled,
+    staleTime: 30_000,
+    refetchOnWindowFocus: false,
+  });
+}
+
+/** The newest few, looked at again and again: what happens elsewhere shows at the top. */
+export function useNewest(filters: Filters, enabled: boolean) {
+  return useQuery({
+    queryKey: ["sessions", "head", filters],
+    queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: NEWEST }),
+    enabled,
+    refetchInterval: 4_000,
+  });
+}
+
+/** Words as they are typed: the last one may go on. */
+export function asSearch(words: string): string {
+  const trimmed = words.trim();
+  return /[\p{L}\p{N}]$/u.test(trimmed) && !trimmed.includes('"') ? `${trimmed}*` : trimmed;
+}
+
+export function useFound(words: string, filters: Filters) {
+  const q = asSearch(words);
+  return useQuery({
+    queryKey: ["sessions", "found", q, filters],
+    queryFn: async ({ signal }) => {
+      const [hits, sessions] = await Promise.all([
+        get("/v1/search", {}, { q, limit: 200 }, signal),
+        get("/v1/sessions", {}, { ...asQuery(filters), q, limit: 100 }, signal),
+      ]);
+      return { hits: hits.items, sessions: sessions.items };
+    },
+    enabled: q.length > 0,
+    placeholderData: keepPreviousData,
+  });
+}
+
+export function useSession(session: string) {
+  return useQuery({
+    queryKey: ["session", session, "summary"],
+    queryFn: () => get("/v1/sessions/{session}", { session }),
+  });
+}
+
+/** Counted anew when the log has grown. */
+export function usePressure(session: Pick<Session, "id" | "head">, enabled = true) {
+  return useQuery({
+    queryKey: ["pressure", session.id, session.head.seq],
+    queryFn: ({ signal }) => get("/v1/sessions/{session}/pressure", { session: session.id }, {}, signal),
+    enabled,
+    staleTime: Number.POSITIVE_INFINITY,
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+}
+
+type View =
+  | "tree"
+  | "ledger"
+  | "usage"
+  | "timeline"
+  | "archives"
+  | "ancestry"
+  | "members"
+  | "artifacts"
+  | "inputs"
+  | "grafts";
+
+export function useView<V extends View>(session: string, view: V) {
+  return useQuery({
+    queryKey: ["session", session, view],
+    queryFn: ({ signal }) => get(`/v1/sessions/{session}/${view}`, { session }, {}, signal),
+  });
+}
+
+export function useContextAt(session: string, at: string | null, enabled = true) {
+  return useQuery({
+    queryKey: ["session", session, "context", at ?? "leaf"],
+    queryFn: ({ signal }) => get("/v1/sessions/{session}/context", { session }, { at, count: true }, signal),
+    enabled,
+  });
+}
+
+export function useAudit(session: string | null) {
+  return useInfiniteQuery({
+    queryKey: session ? ["session", session, "audit"] : ["audit"],
+    queryFn: ({ pageParam }) => get("/v1/audit", {}, { session, after: pageParam, limit: 1_000 }),
+    initialPageParam: undefined as number | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+  });
+}

@@ -1,0 +1,139 @@
+// A session's events, read with fetch so that every event name counts and the cookie goes along. A durable event has its
+// seq as id; after a cut the next request asks for what comes after the last one, so nothing is lost and nothing is double.
+import { ApiError, ask, fill } from "./client";
+
+export interface StreamEvent {
+  name: string;
+  /** The seq of a durable event; none for a fragment. */
+  id: number | null;
+  data: unknown;
+}
+
+/** Cuts a text stream of server-sent events into events. */
+export class EventParser {
+  private rest = "";
+
+  push(chunk: string): StreamEvent[] {
+    const blocks = (this.rest + chunk).split("\n\n");
+    this.rest = blocks.pop() ?? "";
+    return blocks.map(parseBlock).filter((event): event is StreamEvent => event !== null);
+  }
+}
+
+function parseBlock(block: string): StreamEvent | null {
+  let name = "message";
+  let id: number | null = null;
+  const data: string[] = [];
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(":");
+    if (colon <= 0) continue;
+    const field = line.slice(0, colon);
+    const value = line.slice(colon + 1).replace(/^ /, "");
+    if (field === "event") name = value;
+    else if (field === "id") id = Number(value);
+    else if (field === "data") data.push(value);
+  }
+  if (data.length === 0) return null;
+  try {
+    return { name, id, data: JSON.parse(data.join("\n")) };
+  } catch {
+    return null;
+  }
+}
+
+export type Connection =
+  | { state: "connecting" }
+  | { state: "live" }
+  | { state: "waiting"; retryAt: number }
+  | { state: "refused"; error: ApiError };
+
+export interface Follow {
+  session: string;
+  /** The last seq that is known. */
+  cursor: () => number;
+  onEvent: (event: StreamEvent) => void;
+  onConnection: (connection: Connection) => void;
+}
+
+const RETRY_MS_MIN = 500;
+const RETRY_MS_MAX = 15_000;
+/** Longer than two heartbeats without a byte, and the connection is taken for dead. */
+const SILENCE_MS_MAX = 40_000;
+
+/** Follows a session until the returned function is called. */
+export function follow(what: Follow): () => void {
+  const stop = new AbortController();
+  void run(what, stop.signal);
+  return () => stop.abort();
+}
+
+async function run(what: Follow, stop: AbortSignal): Promise<void> {
+  let pause = RETRY_MS_MIN;
+  while (!stop.aborted) {
+    what.onConnection({ state: "connecting" });
+    try {
+      await readOnce(what, stop, () => {
+        pause = RETRY_MS_MIN;
+      });
+    } catch (error) {
+      if (stop.aborted) return;
+      if (error instanceof ApiError && [401, 403, 404].includes(error.status)) {
+        what.onConnection({ state: "refused", error });
+        return;
+      }
+    }
+    if (stop.aborted) return;
+    what.onConnection({ state: "waiting", retryAt: Date.now() + pause });
+    await sleep(pause, stop);
+    pause = Math.min(pause * 2, RETRY_MS_MAX);
+  }
+}
+
+async function readOnce(what: Follow, stop: AbortSignal, onAlive: () => void): Promise<void> {
+  const cut = new AbortController();
+  const end = () => cut.abort();
+  stop.addEventListener("abort", end);
+  let watchdog = setTimeout(end, SILENCE_MS_MAX);
+  try {
+    const path = fill("/v1/sessions/{session}/events", { session: what.session }, { after: what.cursor() });
+    const response = await ask(path, { signal: cut.signal, headers: { accept: "text/event-stream" } });
+    what.onConnection({ state: "live" });
+    onAlive();
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    const parser = new EventParser();
+    for (;;) {
+      const chunk = await reader?.read();
+      if (!chunk || chunk.done) return;
+      clearTimeout(watchdog);
+      watchdog = setTimeout(end, SILENCE_MS_MAX);
+      for (const event of parser.push(chunk.value)) {
+        if (event.name === "error") throw problemIn(event.data);
+        what.onEvent(event);
+      }
+    }
+  } finally {
+    clearTimeout(watchdog);
+    stop.removeEventListener("abort", end);
+    cut.abort();
+  }
+}
+
+function problemIn(data: unknown): ApiError {
+  const problem = data as { status?: number; code?: string; detail?: string };
+  return new ApiError(
+    problem.status ?? 500,
+    problem.code ?? "server.unknown",
+    problem.detail ?? "the stream ended",
+  );
+}
+
+function sleep(ms: number, stop: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    stop.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+    window.addEventListener("online", () => resolve(), { once: true });
+  });
+}

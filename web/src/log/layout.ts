@@ -1,0 +1,111 @@
+// Where the nodes of a tree stand: a row each, a lane for each depth of branching, the active path in the first. Runs of
+// entries in which nothing branches can be folded into one node, so that ten thousand entries become a picture.
+import type { TreeNode } from "../api/client";
+
+export interface Placed {
+  /** The entry, or the last of the run it stands for. */
+  node: TreeNode;
+  /** How many entries it stands for; 1 for itself. */
+  count: number;
+  lane: number;
+  row: number;
+  parent: Placed | null;
+  children: Placed[];
+}
+
+export interface Layout {
+  nodes: Placed[];
+  bySeq: Map<number, Placed>;
+  lanes: number;
+  rows: number;
+}
+
+export type Folding = "runs" | "none";
+
+export function layOut(nodes: TreeNode[], leaf: number | null, folding: Folding, keep: Set<number>): Layout {
+  const bySeq = new Map(nodes.map((node) => [node.seq, node]));
+  const kept = (node: TreeNode) => folding === "none" || isLandmark(node, bySeq, leaf) || keep.has(node.seq);
+  const placed = fold(nodes, bySeq, kept);
+  return place(placed);
+}
+
+/** What a picture of branches must show: ends, forks, labels, compactions, the leaf. */
+function isLandmark(node: TreeNode, bySeq: Map<number, TreeNode>, leaf: number | null): boolean {
+  const parent = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
+  return (
+    node.seq === leaf ||
+    node.children.length !== 1 ||
+    !parent ||
+    parent.children.length > 1 ||
+    !!node.label ||
+    node.kind === "compaction" ||
+    node.kind === "branch_summary"
+  );
+}
+
+function fold(
+  nodes: TreeNode[],
+  bySeq: Map<number, TreeNode>,
+  kept: (node: TreeNode) => boolean,
+): Map<number, Placed> {
+  const placed = new Map<number, Placed>();
+  // Nodes come by seq, and a parent's is smaller, so a parent is placed before its children.
+  for (const node of nodes) {
+    const parentNode = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
+    const parent = parentNode ? (placed.get(parentNode.seq) ?? null) : null;
+    const joins = parent !== null && parentNode !== undefined && !kept(node) && !kept(parentNode);
+    if (joins) {
+      parent.node = node;
+      parent.count++;
+      placed.set(node.seq, parent);
+      continue;
+    }
+    const fresh: Placed = { node, count: 1, lane: 0, row: 0, parent, children: [] };
+    parent?.children.push(fresh);
+    placed.set(node.seq, fresh);
+  }
+  return placed;
+}
+
+/**
+ * Every node has a row of its own, as in an outline: the branches that were left come directly below the entry they left,
+ * one lane further in, and the path goes on below them in its own lane. So words never meet, and a lane is a depth of
+ * branching. Iterative: a path can be very long.
+ */
+function place(bySeq: Map<number, Placed>): Layout {
+  const nodes = [...new Set(bySeq.values())];
+  const roots = nodes.filter((node) => node.parent === null);
+  let lanes = 0;
+  let rows = 0;
+  const stack: { node: Placed; lane: number }[] = [];
+  const push = (children: Placed[], lane: number, inner: number) => {
+    // The one that goes on is the active path's, else the newest; it comes last.
+    const ordered = [...children].sort(
+      (a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq,
+    );
+    for (let index = ordered.length - 1; index >= 0; index--) {
+      const node = ordered[index];
+      if (node) stack.push({ node, lane: index === ordered.length - 1 ? lane : inner });
+    }
+  };
+  push(roots, 0, 0);
+  for (let next = stack.pop(); next; next = stack.pop()) {
+    const { node, lane } = next;
+    node.lane = lane;
+    node.row = rows++;
+    lanes = Math.max(lanes, lane + 1);
+    push(node.children, lane, lane + 1);
+  }
+  return { nodes: nodes.sort((a, b) => a.row - b.row), bySeq, lanes, rows };
+}
+
+/** The last entry two entries share. */
+export function commonAncestor(a: number, b: number, bySeq: Map<number, TreeNode>): number | null {
+  const above = new Set<number>();
+  for (let at: number | null | undefined = a; at !== null && at !== undefined; at = bySeq.get(at)?.parent)
+    above.add(at);
+  for (let at: number | null | undefined = b; at !== null && at !== undefined; at = bySeq.get(at)?.parent) {
+    if (above.has(at)) return at;
+  }
+  return null;
+}

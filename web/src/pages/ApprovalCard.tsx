@@ -1,0 +1,79 @@
+// What a turn asks a person, answered where it is asked.
+import { useState } from "react";
+import { send } from "../api/client";
+import type { ApprovalItem } from "../log/feed";
+import { Markdown } from "../text/Markdown";
+import { Badge, Button } from "../ui/base";
+import { Icon } from "../ui/icons";
+import { useKeys } from "../ui/keys";
+import { tellError } from "../ui/toast";
+
+type Answer = "approved" | "denied";
+
+export function ApprovalCard({ item, session }: { item: ApprovalItem; session: string }) {
+  const [reason, setReason] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const isOpen = item.answer === null && !item.isOver;
+  const isQuestion = item.about === "question";
+  const give = async (answer: Answer) => {
+    if (!isOpen || isBusy) return;
+    setBusy(true);
+    try {
+      const body = { answer, reason: reason.trim() || null };
+      await send("post", "/v1/approvals/{approval}", { approval: item.approval, session }, body);
+    } catch (error) {
+      tellError(error);
+      setBusy(false);
+    }
+  };
+  useKeys(isOpen && !isQuestion ? { y: () => void give("approved"), N: () => void give("denied") } : {});
+  return (
+    <div
+      className={`approval ${isOpen ? "open" : ""}`}
+      role="group"
+      aria-label={isOpen ? "The turn waits for you" : "An approval"}
+    >
+      <p className="who">
+        <Icon name="shield" />
+        <strong>{isQuestion ? "The agent asks" : "Waiting for approval"}</strong>
+        {item.answer && (
+          <Badge tone={item.answer.answer === "approved" ? "good" : "warn"}>{item.answer.answer}</Badge>
+        )}
+        {!item.answer && item.isOver && <Badge>not answered</Badge>}
+      </p>
+      <Markdown text={item.question} />
+      {item.answer?.reason && (
+        <blockquote>
+          <Markdown text={item.answer.reason} />
+        </blockquote>
+      )}
+      {isOpen && (
+        <form
+          className="approval-form"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void give("approved");
+          }}
+        >
+          <input
+            aria-label={isQuestion ? "Your answer" : "Why"}
+            placeholder={isQuestion ? "Your answer" : "Why (optional)"}
+            value={reason}
+            onChange={(event) => setReason(event.target.value)}
+          />
+          <Button
+            type="submit"
+            tone="main"
+            icon="check"
+            disabled={isBusy || (isQuestion && reason.trim() === "")}
+          >
+            {isQuestion ? "Answer" : "Approve"}
+          </Button>
+          <Button icon="close" disabled={isBusy} onClick={() => void give("denied")}>
+            {isQuestion ? "Decline" : "Deny"}
+          </Button>
+        </form>
+      )}
+    </div>
+  );
+}

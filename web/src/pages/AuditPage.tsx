@@ -1,0 +1,118 @@
+// Who did what: a hash-chained line each.
+import { useEffect, useState } from "react";
+import { useAudit } from "../api/queries";
+import { cleanLine } from "../text/clean";
+import { Button, Empty, ErrorNote, Loading, Name } from "../ui/base";
+import { plural, whole } from "../ui/format";
+import { to } from "../ui/route";
+
+export default function AuditPage() {
+  return (
+    <div className="page">
+      <header className="page-head">
+        <h1>Audit</h1>
+        <p className="quiet">
+          Append-only, each line's hash covers the one before. <code>sapwood audit --verify</code> checks the
+          chain.
+        </p>
+      </header>
+      <Lines session={null} />
+    </div>
+  );
+}
+
+export function SessionAudit({ session }: { session: string }) {
+  return <Lines session={session} />;
+}
+
+/** Pages that are read by themselves, so that the newest lines are there; and lines that are laid out. */
+const PAGES_MAX = 50;
+const SHOWN = 500;
+
+function Lines({ session }: { session: string | null }) {
+  const audit = useAudit(session);
+  const [words, setWords] = useState("");
+  const { hasNextPage, isFetchingNextPage, fetchNextPage } = audit;
+  const isFar = (audit.data?.pages.length ?? 0) >= PAGES_MAX;
+  useEffect(() => {
+    if (hasNextPage && !isFetchingNextPage && !isFar) void fetchNextPage();
+  }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFar]);
+  if (audit.isPending) return <Loading what="Reading the audit" />;
+  if (audit.error) return <ErrorNote error={audit.error} onRetry={() => void audit.refetch()} />;
+  const all = audit.data.pages.flatMap((page) => page.items).reverse();
+  const meant = words.trim().toLowerCase();
+  const lines = all.filter((line) =>
+    `${line.by} ${line.action} ${line.session ?? ""} ${line.detail ?? ""}`.toLowerCase().includes(meant),
+  );
+  if (all.length === 0) {
+    return (
+      <Empty title="Nothing noted">
+        <p>Opening, reading by others, sharing, exporting and erasing leave a line here.</p>
+      </Empty>
+    );
+  }
+  return (
+    <div className="scroll">
+      <div className="facts">
+        <input
+          type="search"
+          aria-label="Filter the audit"
+          placeholder="who, what, which session"
+          value={words}
+          onChange={(event) => setWords(event.target.value)}
+        />
+        <span className="quiet">
+          {plural(lines.length, "line")}
+          {lines.length > SHOWN && `, the newest ${SHOWN} are shown`}
+        </span>
+        {hasNextPage && isFar && (
+          <Button onClick={() => void fetchNextPage()} disabled={isFetchingNextPage}>
+            Read on: there are newer lines
+          </Button>
+        )}
+      </div>
+      <div className="table-box">
+        <table className="data">
+          <thead>
+            <tr>
+              <th scope="col">Line</th>
+              <th scope="col">When</th>
+              <th scope="col">Who</th>
+              <th scope="col">Did</th>
+              {session === null && <th scope="col">Session</th>}
+              <th scope="col">More</th>
+              <th scope="col">Hash</th>
+            </tr>
+          </thead>
+          <tbody>
+            {lines.slice(0, SHOWN).map((line) => (
+              <tr key={line.number}>
+                <td>{line.number}</td>
+                <td>{whole(line.at)}</td>
+                <td>
+                  <Name>{line.by}</Name>
+                </td>
+                <td>{line.action.replace("_", " ")}</td>
+                {session === null && (
+                  <td>
+                    {line.session && (
+                      <a href={to(["s", line.session])}>
+                        <Name>{line.session}</Name>
+                      </a>
+                    )}
+                  </td>
+                )}
+                <td className="wide">
+                  <bdi>{cleanLine(line.detail ?? "")}</bdi>
+                </td>
+                <td>
+                  <code title={line.hash}>{line.hash.slice(0, 10)}</code>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,93 @@
+// Where one writes. While a turn runs, words are queued for the next one, or steer the one that runs.
+import { useEffect, useRef, useState } from "react";
+import { send } from "../api/client";
+import { outdate } from "../api/queries";
+import { Button } from "../ui/base";
+import { useKeys } from "../ui/keys";
+import { tellError } from "../ui/toast";
+
+const LINES_MAX = 14;
+const drafts = new Map<string, string>();
+
+interface Props {
+  session: string;
+  openTurn: string | null;
+  onSent: () => void;
+}
+
+export function Composer({ session, openTurn, onSent }: Props) {
+  const [text, setText] = useState(drafts.get(session) ?? "");
+  const [isBusy, setBusy] = useState(false);
+  const field = useRef<HTMLTextAreaElement>(null);
+  useKeys({ c: () => field.current?.focus() });
+  useEffect(() => {
+    drafts.set(session, text);
+    fit(field.current);
+  }, [session, text]);
+  const give = async (steers: boolean) => {
+    const input = text.trim();
+    if (input === "" || isBusy) return;
+    setBusy(true);
+    try {
+      if (steers && openTurn) {
+        await send(
+          "post",
+          "/v1/sessions/{session}/turns/{turn}/steer",
+          { session, turn: openTurn },
+          { input },
+        );
+      } else {
+        await send("post", "/v1/sessions/{session}/turns", { session }, { input, if_running: "queue" });
+      }
+      setText("");
+      onSent();
+      outdate(session, "summary");
+    } catch (error) {
+      tellError(error);
+    } finally {
+      setBusy(false);
+      field.current?.focus();
+    }
+  };
+  const onKey = (event: React.KeyboardEvent) => {
+    if (event.key === "Escape") field.current?.blur();
+    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
+    event.preventDefault();
+    void give(event.altKey);
+  };
+  return (
+    <form
+      className="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void give(false);
+      }}
+    >
+      <textarea
+        ref={field}
+        rows={1}
+        aria-label="Message"
+        placeholder={openTurn ? "Enter queues, Alt Enter steers" : "Write a message  ( c )"}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        onKeyDown={onKey}
+      />
+      {openTurn && (
+        <Button icon="branch" disabled={isBusy || text.trim() === ""} onClick={() => void give(true)}>
+          Steer
+        </Button>
+      )}
+      <Button type="submit" tone="main" icon="send" disabled={isBusy || text.trim() === ""}>
+        {openTurn ? "Queue" : "Send"}
+      </Button>
+    </form>
+  );
+}
+
+/** As high as its text, up to a limit. */
+function fit(field: HTMLTextAreaElement | null): void {
+  if (!field) return;
+  field.style.height = "auto";
+  const line = Number.parseFloat(getComputedStyle(field).lineHeight) || 20;
+  field.style.height = `${Math.min(field.scrollHeight + 2, line * LINES_MAX)}px`;
+}

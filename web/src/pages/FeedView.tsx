@@ -1,0 +1,163 @@
+// What happens in a session, as it happens. New items come at the bottom; the view follows them until somebody scrolls
+// away. Items out of view cost nothing: the browser skips them.
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { useMe } from "../api/queries";
+import type { Item } from "../log/feed";
+import { Button, Empty } from "../ui/base";
+import { plural } from "../ui/format";
+import { useRoute } from "../ui/route";
+import { tellError } from "../ui/toast";
+import { Composer } from "./Composer";
+import { FeedItem } from "./FeedItem";
+import { LiveItems } from "./LiveItems";
+import type { ViewProps } from "./SessionPage";
+import { TurnBar } from "./TurnBar";
+
+/** So close to the end counts as being there. */
+const NEAR_PX = 80;
+
+export function FeedView({ session, log, snapshot }: ViewProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const { query } = useRoute();
+  const me = useMe();
+  const at = query.get("at");
+  const [follows, setFollows] = useState(at === null);
+  const [showsEvents, setShowsEvents] = useState(true);
+  const { feed, live } = snapshot;
+  const groups = useMemo(
+    () => grouped(feed.items.filter((item) => showsEvents || item.kind !== "event")),
+    [feed, showsEvents],
+  );
+  useJump(at, box, (seq) => log.loadBackTo(seq));
+  useLayoutEffect(() => {
+    if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  const onScroll = useCallback(() => {
+    const element = box.current;
+    if (!element) return;
+    setFollows(element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_PX);
+  }, []);
+  const earlier = async () => {
+    const element = box.current;
+    const fromEnd = element ? element.scrollHeight - element.scrollTop : 0;
+    try {
+      await log.loadEarlier();
+    } catch (error) {
+      tellError(error);
+    }
+    requestAnimationFrame(() => {
+      if (element) element.scrollTop = element.scrollHeight - fromEnd;
+    });
+  };
+  const mayWrite = me.data?.may_write !== false && session.state !== "archived";
+  return (
+    <div className="feed-page">
+      <div
+        className="feed"
+        ref={box}
+        onScroll={onScroll}
+        tabIndex={0}
+        role="log"
+        aria-label="Feed"
+        aria-live="off"
+      >
+        {snapshot.before > 0 && (
+          <Button tone="ghost" onClick={() => void earlier()}>
+            {`Show earlier (${plural(snapshot.before, "entry", "entries")} before)`}
+          </Button>
+        )}
+        {!feed.items.some((item) => item.kind === "user" || item.kind === "answer") &&
+          snapshot.before === 0 && <Beginning />}
+        {groups.map((group) =>
+          group.aside ? (
+            <Aside key={`aside-${group.items[0]?.key}`} items={group.items} session={session.id} at={at} />
+          ) : (
+            group.items.map((item) => (
+              <FeedItem key={item.key} item={item} session={session.id} isMarked={at === String(item.seq)} />
+            ))
+          ),
+        )}
+        <LiveItems live={live} isOpen={feed.openTurn !== null} />
+      </div>
+      {!follows && (
+        <Button className="to-end" icon="down" onClick={() => setFollows(true)}>
+          Latest
+        </Button>
+      )}
+      <div className="feed-foot">
+        <TurnBar
+          session={session}
+          snapshot={snapshot}
+          showsEvents={showsEvents}
+          onShowEvents={setShowsEvents}
+        />
+        {mayWrite ? (
+          <Composer session={session.id} openTurn={feed.openTurn} onSent={() => setFollows(true)} />
+        ) : (
+          <p className="quiet read-only">
+            {session.state === "archived"
+              ? "This session is archived: reopen it from its menu to write."
+              : "Your key may only read."}
+          </p>
+        )}
+      </div>
+    </div>
+  );
+}
+
+interface Group {
+  aside: boolean;
+  items: Item[];
+}
+
+/** Neighbours that are on another branch stand together. */
+function grouped(items: Item[]): Group[] {
+  const groups: Group[] = [];
+  for (const item of items) {
+    const last = groups.at(-1);
+    if (last && last.aside === item.aside) last.items.push(item);
+    else groups.push({ aside: item.aside, items: [item] });
+  }
+  return groups;
+}
+
+function Aside({ items, session, at }: { items: Item[]; session: string; at: string | null }) {
+  const isMeant = items.some((item) => String(item.seq) === at);
+  return (
+    <details className="aside" open={isMeant}>
+      <summary>{plural(items.length, "item")} on another branch, not in the context</summary>
+      {items.map((item) => (
+        <FeedItem key={item.key} item={item} session={session} isMarked={at === String(item.seq)} />
+      ))}
+    </details>
+  );
+}
+
+/** Brings an entry into view, once. */
+function useJump(
+  at: string | null,
+  box: React.RefObject<HTMLDivElement | null>,
+  load: (seq: number) => Promise<void>,
+): void {
+  const done = useRef<string | null>(null);
+  useEffect(() => {
+    if (at === null || done.current === at) return;
+    done.current = at;
+    void load(Number(at)).then(() => {
+      requestAnimationFrame(() =>
+        box.current?.querySelector(`[data-seq="${CSS.escape(at)}"]`)?.scrollIntoView({ block: "center" }),
+      );
+    }, tellError);
+  });
+}
+
+function Beginning() {
+  return (
+    <Empty title="Nothing has been said yet">
+      <p>
+        Write below. The demo model needs no key: try <code>what can you do?</code>, <code>list</code>,{" "}
+        <code>think about trees</code> or <code>write 2000 words</code>.
+      </p>
+    </Empty>
+  );
+}

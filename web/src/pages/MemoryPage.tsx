@@ -1,0 +1,187 @@
+// What was learned from sessions: found, added, corrected, forgotten.
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { get, type Schemas, send } from "../api/client";
+import { client } from "../api/queries";
+import { cleanLine } from "../text/clean";
+import { Badge, Button, Empty, ErrorNote, Loading, Time } from "../ui/base";
+import { plural } from "../ui/format";
+import { to } from "../ui/route";
+import { tell, tellError } from "../ui/toast";
+
+type Memory = Schemas["Memory"];
+
+const KINDS = ["fact", "preference", "decision", "error_pattern"];
+
+export default function MemoryPage() {
+  const [asked, setAsked] = useState("");
+  const [kind, setKind] = useState("");
+  const memories = useInfiniteQuery({
+    queryKey: ["memory", asked, kind],
+    queryFn: ({ pageParam }) =>
+      get("/v1/memory", {}, { q: asked.trim(), kind, limit: 100, cursor: pageParam }),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    placeholderData: keepPreviousData,
+  });
+  const items = memories.data?.pages.flatMap((page) => page.items) ?? [];
+  return (
+    <div className="page">
+      <header className="page-head">
+        <h1>Memory</h1>
+        <input
+          type="search"
+          className="search"
+          aria-label="Ask the memory"
+          placeholder="Ask in your own words"
+          value={asked}
+          onChange={(event) => setAsked(event.target.value)}
+        />
+        <select aria-label="Kind" value={kind} onChange={(event) => setKind(event.target.value)}>
+          <option value="">any kind</option>
+          {KINDS.map((name) => (
+            <option key={name} value={name}>
+              {name.replace("_", " ")}
+            </option>
+          ))}
+        </select>
+      </header>
+      <div className="scroll narrow">
+        <Add />
+        {memories.isPending && <Loading />}
+        {memories.error && <ErrorNote error={memories.error} onRetry={() => void memories.refetch()} />}
+        {memories.data && items.length === 0 && (
+          <Empty title={asked ? "Nothing is remembered about that" : "Nothing is remembered yet"}>
+            <p>
+              When a session ends, facts, preferences and lessons are taken from it, each with where it comes
+              from; a new session is told the few that fit. Add one above, or close a session.
+            </p>
+          </Empty>
+        )}
+        <ul className="memory-list">
+          {items.map((memory) => (
+            <Row key={memory.id} memory={memory} />
+          ))}
+        </ul>
+        {memories.hasNextPage && <Button onClick={() => void memories.fetchNextPage()}>Show more</Button>}
+      </div>
+    </div>
+  );
+}
+
+function outdateMemory(): void {
+  void client.invalidateQueries({ queryKey: ["memory"] });
+}
+
+function Add() {
+  const [text, setText] = useState("");
+  const [kind, setKind] = useState("fact");
+  const [isForAll, setForAll] = useState(false);
+  const submit = async (event: FormEvent) => {
+    event.preventDefault();
+    try {
+      const kept = await send("post", "/v1/memory", {}, { text: text.trim(), kind, everybody: isForAll });
+      tell(`It is ${kept.outcome}`);
+      setText("");
+      outdateMemory();
+    } catch (error) {
+      tellError(error);
+    }
+  };
+  return (
+    <form className="inline-form memory-form" onSubmit={(event) => void submit(event)}>
+      <input
+        aria-label="To remember"
+        placeholder="Something to remember"
+        required
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <select aria-label="As" value={kind} onChange={(event) => setKind(event.target.value)}>
+        {KINDS.map((name) => (
+          <option key={name} value={name}>
+            {name.replace("_", " ")}
+          </option>
+        ))}
+      </select>
+      <label className="check">
+        <input type="checkbox" checked={isForAll} onChange={(event) => setForAll(event.target.checked)} />
+        for everybody
+      </label>
+      <Button type="submit" tone="main" icon="plus">
+        Remember
+      </Button>
+    </form>
+  );
+}
+
+function Row({ memory }: { memory: Memory }) {
+  const [isEdited, setEdited] = useState(false);
+  const [text, setText] = useState(memory.text);
+  const act = async (work: () => Promise<unknown>) => {
+    try {
+      await work();
+      setEdited(false);
+      outdateMemory();
+    } catch (error) {
+      tellError(error);
+    }
+  };
+  const save = () =>
+    act(() =>
+      send(
+        "patch",
+        "/v1/memory/{memory}",
+        { memory: memory.id },
+        { text: text.trim(), expected_version: memory.version },
+      ),
+    );
+  const source = memory.sources[0]?.session;
+  return (
+    <li>
+      {isEdited ? (
+        <form
+          className="inline-form"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void save();
+          }}
+        >
+          <input aria-label="Text" value={text} onChange={(event) => setText(event.target.value)} />
+          <Button type="submit" tone="main">
+            Save
+          </Button>
+          <Button onClick={() => setEdited(false)}>Never mind</Button>
+        </form>
+      ) : (
+        <p>
+          <bdi>{cleanLine(memory.text, 2_000)}</bdi>
+        </p>
+      )}
+      <p className="row-facts">
+        <Badge>{memory.kind.replace("_", " ")}</Badge>
+        {memory.belongs === "tenant" && <Badge tone="good">everybody's</Badge>}
+        {memory.superseded_by && <Badge tone="warn">superseded</Badge>}
+        <span>{plural(memory.strength, "support")}</span>
+        {source ? (
+          <a href={to(["s", source])}>{cleanLine(memory.provenance, 80)}</a>
+        ) : (
+          <span>{cleanLine(memory.provenance, 80)}</span>
+        )}
+        <Time at={memory.updated_at} />
+        <span className="spread" />
+        {!isEdited && (
+          <Button tone="ghost" onClick={() => setEdited(true)}>
+            Edit
+          </Button>
+        )}
+        <Button
+          tone="danger"
+          onClick={() => void act(() => send("delete", "/v1/memory/{memory}", { memory: memory.id }))}
+        >
+          Forget
+        </Button>
+      </p>
+    </li>
+  );
+}

@@ -1,0 +1,114 @@
+// One session in a list: what it is about, how it stands, how full, how dear.
+import { memo, useEffect, useState } from "react";
+import type { Hit, Session } from "../api/client";
+import { usePressure } from "../api/queries";
+import { cleanLine } from "../text/clean";
+import { Badge, Gauge, Name, Time } from "../ui/base";
+import { count, money, plural, spent } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { to } from "../ui/route";
+
+interface Props {
+  session: Session;
+  /** What a search found in it, and how often. */
+  hit: Hit | null;
+  hits: number;
+  words: string;
+}
+
+export const SessionRow = memo(function SessionRow({ session, hit, hits, words }: Props) {
+  const { cost, tokens, unpriced } = spent(session);
+  const title = session.title ?? session.preview ?? session.id;
+  const href = hit ? to(["s", session.id, "feed"], { at: String(hit.seq) }) : to(["s", session.id]);
+  return (
+    <a className="row" href={href}>
+      <span className="row-main">
+        <span className="row-title">
+          <Name>{title}</Name>
+          {session.open_turn && <Badge tone="live">turn open</Badge>}
+          {session.state !== "active" && <Badge>{session.state}</Badge>}
+        </span>
+        <span className="row-facts">
+          {session.agent && (
+            <span>
+              <Name>{session.agent}</Name>
+            </span>
+          )}
+          {session.model && session.model !== session.agent && (
+            <span>
+              <Name>{session.model}</Name>
+            </span>
+          )}
+          <span>{plural(session.messages, "message")}</span>
+          {session.inherited > 0 && (
+            <span title="forked from another session">
+              <Icon name="fork" /> fork
+            </span>
+          )}
+          {session.compactions > 0 && <span>{plural(session.compactions, "compaction")}</span>}
+          {session.cwd && (
+            <span className="row-cwd">
+              <Name>{session.cwd}</Name>
+            </span>
+          )}
+          <span className="row-owner">
+            <Name>{session.owner}</Name>
+          </span>
+        </span>
+        {hit && (
+          <span className="row-hit">
+            <Snippet text={hit.snippet} words={words} />
+            {hits > 1 && <span className="quiet"> · {hits} hits</span>}
+          </span>
+        )}
+      </span>
+      <Pressed session={session} />
+      <span
+        className="row-cost"
+        title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls without a known price` : ""}`}
+      >
+        {tokens > 0 ? money(cost) : "–"}
+        {unpriced > 0 && "+"}
+        <span className="quiet">{tokens > 0 && ` ${count(tokens)}`}</span>
+      </span>
+      <span className="row-time">
+        <Time at={session.updated_at} />
+      </span>
+    </a>
+  );
+});
+
+/** The words that were looked for stand out. */
+function Snippet({ text, words }: { text: string; words: string }) {
+  const terms = words.match(/[\p{L}\p{N}_]+/gu) ?? [];
+  const line = cleanLine(text, 400);
+  if (terms.length === 0) return <bdi>{line}</bdi>;
+  const pieces = line.split(
+    new RegExp(`(${terms.map((term) => `${term}[\\p{L}\\p{N}]*`).join("|")})`, "giu"),
+  );
+  return (
+    <bdi>
+      {pieces.map((piece, index) =>
+        index % 2 === 1 ? <mark key={index}>{piece}</mark> : <span key={index}>{piece}</span>,
+      )}
+    </bdi>
+  );
+}
+
+/** How long a row is in view before its pressure is asked for. */
+const LOOK_MS = 200;
+
+function Pressed({ session }: { session: Session }) {
+  const [isLooked, setLooked] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLooked(true), LOOK_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  const pressure = usePressure(session, isLooked && session.messages > 0);
+  const { level, used_tokens: used, budget_tokens: budget } = pressure.data ?? {};
+  return (
+    <span className="row-gauge">
+      {level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null}
+    </span>
+  );
+}

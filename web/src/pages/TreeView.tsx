@@ -1,0 +1,147 @@
+// The tree: a picture on a canvas, what is selected beside it. Everything the picture shows can be reached with the arrow
+// keys and is read out.
+
+import { useQueries } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { get, type Tree, type TreeNode } from "../api/client";
+import { useView } from "../api/queries";
+import { type Folding, layOut } from "../log/layout";
+import { cleanLine } from "../text/clean";
+import { Button, Empty, ErrorNote, Loading } from "../ui/base";
+import { plural } from "../ui/format";
+import { replaceQuery, to, useRoute } from "../ui/route";
+import { EntryPanel } from "./EntryPanel";
+import type { ViewProps } from "./SessionPage";
+import { TreeCanvas, type TreeHandle } from "./TreeCanvas";
+
+/** From so many entries on, runs are folded at first. */
+const FOLD_FROM = 150;
+const FORKS_MAX = 40;
+
+export default function TreeView({ session }: ViewProps) {
+  const tree = useView(session.id, "tree");
+  if (tree.isPending) return <Loading what="Drawing the tree" />;
+  if (tree.error) return <ErrorNote error={tree.error} onRetry={() => void tree.refetch()} />;
+  if (tree.data.nodes.length === 0) {
+    return (
+      <Empty title="No tree yet">
+        <p>Every message becomes a node. Going back to one and saying something else makes a branch.</p>
+      </Empty>
+    );
+  }
+  return <Drawn session={session.id} tree={tree.data} />;
+}
+
+function Drawn({ session, tree }: { session: string; tree: Tree }) {
+  const { query } = useRoute();
+  const canvas = useRef<TreeHandle>(null);
+  const [folding, setFolding] = useState<Folding>(tree.nodes.length > FOLD_FROM ? "runs" : "none");
+  const bySeq = useMemo(() => new Map(tree.nodes.map((node) => [node.seq, node])), [tree]);
+  const asked = Number(query.get("at"));
+  const selected = bySeq.get(nearest(asked, bySeq) ?? tree.leaf ?? tree.nodes[0]?.seq ?? 0) ?? null;
+  const mark = bySeq.get(Number(query.get("mark"))) ?? null;
+  const forks = useForks(session, bySeq);
+  const keep = useMemo(
+    () => new Set([selected?.seq ?? 0, mark?.seq ?? 0, ...forks.keys()]),
+    [selected, mark, forks],
+  );
+  const layout = useMemo(() => layOut(tree.nodes, tree.leaf ?? null, folding, keep), [tree, folding, keep]);
+  const select = (seq: number) =>
+    replaceQuery(["s", session, "tree"], { at: String(seq), mark: mark ? String(mark.seq) : null });
+  // The picture begins at what is selected.
+  const seq = selected?.seq;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: once per folding, not with each selection.
+  useEffect(() => {
+    if (seq !== undefined) canvas.current?.show(seq);
+  }, [folding]);
+  return (
+    <div className="tree-page">
+      <div className="tree-left">
+        <div className="tree-bar">
+          <span className="quiet">
+            {plural(tree.nodes.length, "entry", "entries")} · {plural(layout.lanes, "lane")}
+          </span>
+          <span className="spread" />
+          <label className="check">
+            <input
+              type="checkbox"
+              checked={folding === "runs"}
+              onChange={(event) => setFolding(event.target.checked ? "runs" : "none")}
+            />
+            fold runs
+          </label>
+          <Button tone="ghost" onClick={() => canvas.current?.fit()}>
+            All of it
+          </Button>
+          <Button tone="ghost" onClick={() => seq !== undefined && canvas.current?.show(seq)}>
+            Selected
+          </Button>
+        </div>
+        <TreeCanvas
+          ref={canvas}
+          layout={layout}
+          leaf={tree.leaf ?? null}
+          selected={selected?.seq ?? null}
+          marked={mark?.seq ?? null}
+          forks={forks}
+          onSelect={select}
+        />
+        <p className="sr-only" role="status">
+          {selected
+            ? `entry ${selected.seq}, ${selected.kind.replace("_", " ")}: ${cleanLine(selected.text, 80)}`
+            : ""}
+        </p>
+      </div>
+      {selected && (
+        <EntryPanel
+          session={session}
+          node={selected}
+          isLeaf={selected.seq === tree.leaf}
+          forks={forks.get(selected.seq) ?? []}
+          mark={mark}
+          compareHref={
+            mark && mark !== selected
+              ? to(["s", session, "compare"], { a: String(mark.seq), b: String(selected.seq) })
+              : null
+          }
+          onMark={() =>
+            replaceQuery(["s", session, "tree"], { at: String(selected.seq), mark: String(selected.seq) })
+          }
+        />
+      )}
+    </div>
+  );
+}
+
+/** An entry beside the tree is looked at where it hangs: at the last node before it. */
+function nearest(seq: number, bySeq: Map<number, TreeNode>): number | null {
+  if (!Number.isFinite(seq) || seq <= 0) return null;
+  for (let at = seq; at > 0 && at > seq - 1_000; at--) if (bySeq.has(at)) return at;
+  return null;
+}
+
+/** Which sessions were forked off at which entry. */
+function useForks(session: string, bySeq: Map<number, TreeNode>): Map<number, string[]> {
+  const ancestry = useView(session, "ancestry");
+  const children = (ancestry.data?.children ?? []).slice(0, FORKS_MAX);
+  const summaries = useQueries({
+    queries: children.map((child) => ({
+      queryKey: ["session", child, "summary"],
+      queryFn: () => get("/v1/sessions/{session}", { session: child }),
+      staleTime: 60_000,
+      retry: false,
+    })),
+  });
+  const known = summaries.map((summary) => summary.data?.id ?? "").join(" ");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `known` says when the summaries have come.
+  return useMemo(() => {
+    const seqs = new Map([...bySeq.values()].map((node) => [node.id, node.seq]));
+    const forks = new Map<number, string[]>();
+    for (const summary of summaries) {
+      const at = (summary.data?.parent as { at?: string } | null | undefined)?.at;
+      const seq = at ? seqs.get(at) : undefined;
+      if (seq !== undefined && summary.data) forks.set(seq, [...(forks.get(seq) ?? []), summary.data.id]);
+    }
+    return forks;
+  }, [known, bySeq]);
+}

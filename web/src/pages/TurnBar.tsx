@@ -1,0 +1,89 @@
+// How the turn stands: it runs, it waits for somebody, or nothing has been heard of it and it can be resumed.
+import { useEffect, useState } from "react";
+import { type Session, send } from "../api/client";
+import { outdate } from "../api/queries";
+import type { Snapshot } from "../log/sessionLog";
+import { Button } from "../ui/base";
+import { duration } from "../ui/format";
+import { useKeys } from "../ui/keys";
+import { tell, tellError } from "../ui/toast";
+
+/** A lease lives for four seconds; after so long without a sign a turn may have lost its process. */
+const SILENT_MS = 8_000;
+
+interface Props {
+  session: Session;
+  snapshot: Snapshot;
+  showsEvents: boolean;
+  onShowEvents: (shows: boolean) => void;
+}
+
+export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props) {
+  const { feed, heardAt } = snapshot;
+  const turn = feed.openTurn;
+  const waiting = feed.items.some((item) => item.kind === "approval" && item.answer === null && !item.isOver);
+  const queued = feed.items.filter((item) => item.kind === "queued" && !item.isTaken).length;
+  const now = useNow(turn !== null);
+  const since = Math.max(0, now - heardAt);
+  const isSilent = turn !== null && !waiting && since > SILENT_MS;
+  const cancel = async () => {
+    if (!turn) return;
+    try {
+      await send("post", "/v1/sessions/{session}/turns/{turn}/cancel", { session: session.id, turn });
+    } catch (error) {
+      tellError(error);
+    }
+  };
+  const resume = async () => {
+    try {
+      const done = await send("post", "/v1/sessions/{session}/resume", { session: session.id });
+      tell(done.turn ? "The turn goes on" : "There was nothing to resume");
+      outdate(session.id);
+    } catch (error) {
+      tellError(error);
+    }
+  };
+  useKeys(turn ? { x: () => void cancel() } : {});
+  return (
+    <div className="turn-bar" role="status">
+      {turn === null && queued === 0 && <span className="quiet">Ready</span>}
+      {turn !== null && (
+        <span className={waiting || isSilent ? "warn" : "running"}>
+          <span className="dot" aria-hidden="true" />
+          {waiting ? "Waits for you" : isSilent ? `Nothing heard for ${duration(since)}` : "A turn runs"}
+        </span>
+      )}
+      {queued > 0 && <span className="quiet">{queued} queued</span>}
+      <span className="spread" />
+      <label className="check">
+        <input
+          type="checkbox"
+          checked={showsEvents}
+          onChange={(event) => onShowEvents(event.target.checked)}
+        />
+        events
+      </label>
+      {(isSilent || (turn === null && queued > 0)) && (
+        <Button icon="play" onClick={() => void resume()}>
+          Resume
+        </Button>
+      )}
+      {turn !== null && (
+        <Button icon="stop" onClick={() => void cancel()}>
+          Cancel
+        </Button>
+      )}
+    </div>
+  );
+}
+
+function useNow(isTicking: boolean): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!isTicking) return;
+    setNow(Date.now());
+    const timer = setInterval(() => setNow(Date.now()), 1_000);
+    return () => clearInterval(timer);
+  }, [isTicking]);
+  return now;
+}

@@ -1,0 +1,234 @@
+// Looking around: search, filters, many sessions, a tree of ten thousand entries, ledger, context, archives, files, members,
+// audit, export and import.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, before, test } from "node:test";
+import { House, open } from "../house.mjs";
+
+const SESSIONS = 1_200;
+const AT_ONCE = 100;
+const SCROLL_MS_MAX = 40_000;
+const ENTRIES = 10_000;
+let house;
+let page;
+
+before(async () => {
+  house = await House.open();
+  page = await house.page();
+});
+after(() => house?.close());
+
+test("search finds as one types, with the words that were meant", async () => {
+  await house.api("POST", "/v1/sessions", { id: "fox", title: "About animals", agent: "helper" });
+  await house.inject("fox", [{ role: "user", content: "the quick brown fox jumps over the lazy dog" }]);
+  await house.api("POST", "/v1/sessions", { id: "owl", title: "Another", agent: "default" });
+  await house.inject("owl", [{ role: "user", content: "an owl sees at night" }]);
+  await open(page, house, "");
+  await page.keyboard.press("/");
+  await page.keyboard.type("qui");
+  await page.locator("mark", { hasText: "quick" }).waitFor();
+  assert.equal(await page.locator(".row").count(), 1);
+  await page.getByLabel("Search all sessions").fill("anoth");
+  await page.locator(".row", { hasText: "Another" }).waitFor();
+  await page.getByLabel("Search all sessions").fill("quick");
+  await page.locator("mark", { hasText: "quick" }).waitFor();
+  await page.locator(".row").click();
+  await page.locator(".item.marked", { hasText: "quick brown fox" }).waitFor();
+});
+
+test("filters narrow the list, and the address keeps them", async () => {
+  await open(page, house, "");
+  await page.getByLabel("Agent").selectOption("helper");
+  await page.waitForFunction(() => document.querySelectorAll(".row").length === 1);
+  assert.ok(page.url().includes("agent=helper"));
+  await page.getByRole("button", { name: "Clear" }).click();
+  await page.waitForFunction(() => document.querySelectorAll(".row").length === 2);
+});
+
+test("a long list is paged and only what is in view exists", async () => {
+  const make = (n) => house.api("POST", "/v1/sessions", { id: `many-${n}`, title: `Number ${n}` });
+  await make(0);
+  // Side by side: those that meet are written together.
+  for (let n = 1; n < SESSIONS; n += AT_ONCE) {
+    await Promise.all(Array.from({ length: Math.min(AT_ONCE, SESSIONS - n) }, (_, more) => make(n + more)));
+  }
+  await open(page, house, "settings");
+  await open(page, house, "");
+  await page.locator(".row").first().waitFor();
+  const box = page.locator(".rows");
+  let most = 0;
+  for (const began = Date.now(); Date.now() - began < SCROLL_MS_MAX; ) {
+    await box.evaluate((element) => element.scrollTo(0, element.scrollHeight));
+    most = Math.max(most, await page.locator(".row").count());
+    if ((await page.getByText("Number 0", { exact: true }).count()) > 0) break;
+    await page.waitForTimeout(60);
+  }
+  await page.getByText("Number 0", { exact: true }).waitFor();
+  assert.ok(most < 80, `${most} rows exist at a time`);
+});
+
+test("a tree of ten thousand entries is drawn at once, walked, labelled, branched and compared", async () => {
+  await house.api("POST", "/v1/sessions", { id: "tall" });
+  const messages = Array.from({ length: ENTRIES }, (_, n) => ({
+    role: n % 2 ? "assistant" : "user",
+    content: `message ${n}`,
+  }));
+  await house.inject("tall", messages);
+  await house.api("POST", "/v1/sessions/tall/branch", { entry: ENTRIES / 2 });
+  await house.inject("tall", [{ role: "user", content: "the other way" }]);
+  const began = Date.now();
+  await open(page, house, "s/tall/tree");
+  const canvas = page.locator(".tree-canvas");
+  await canvas.waitFor();
+  await page.getByText("10,001 entries").waitFor();
+  assert.ok(Date.now() - began < 8_000, `${Date.now() - began} ms`);
+  const drawn = await canvas.evaluate((element) => {
+    const began = performance.now();
+    for (let n = 0; n < 20; n++)
+      element.dispatchEvent(new WheelEvent("wheel", { deltaY: 40, bubbles: true, cancelable: true }));
+    return new Promise((resolve) =>
+      requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - began))),
+    );
+  });
+  assert.ok(drawn < 1_000, `a step of panning takes ${drawn} ms`);
+  await page.getByText("fold runs").click();
+  await page.getByText("All of it").click();
+  await page.getByText("fold runs").click();
+
+  await canvas.focus();
+  await page.keyboard.press("ArrowUp");
+  await page.locator(".entry-panel h2", { hasText: `${ENTRIES / 2} ·` }).waitFor();
+  await page.getByLabel("Label").fill("the fork in the road");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(async () => {
+    const tree = await (await fetch("/v1/sessions/tall/tree")).json();
+    return tree.nodes.some((node) => node.label === "the fork in the road");
+  });
+  await page.getByRole("button", { name: "Compare from here" }).click();
+  await open(page, house, `s/tall/tree?at=${ENTRIES}&mark=${ENTRIES + 2}`);
+  await page.getByText(`Compare with ${ENTRIES + 2}`).click();
+  await page.getByText("They share").waitFor();
+  await page.getByText("the other way").first().waitFor();
+  await open(page, house, `s/tall/tree?at=${ENTRIES}`);
+  await page.getByRole("button", { name: "Branch here" }).click();
+  await page.locator(".entry-panel .badge", { hasText: "leaf" }).waitFor();
+});
+
+test("ledger, chart, context and archives say what the API says", async () => {
+  await house.api("POST", "/v1/sessions", { id: "worked", agent: "default" });
+  for (const words of ["write 200 words", "write 300 words", "what did I say?"])
+    await house.talk("worked", words);
+  await house.api("POST", "/v1/sessions/worked/compact", { keep_last: 2 });
+  await open(page, house, "s/worked/ledger");
+  await page.locator(".chart .curve").waitFor();
+  const timeline = await house.api("GET", "/v1/sessions/worked/timeline");
+  assert.equal(await page.locator(".chart a").count(), timeline.items.length);
+  assert.equal(await page.locator(".chart .cut").count(), 1);
+  const ledger = await house.api("GET", "/v1/sessions/worked/ledger");
+  assert.equal(await page.locator(".ledger section:last-child tbody tr").count(), ledger.items.length);
+
+  await open(page, house, "s/worked/context");
+  const context = await house.api("GET", "/v1/sessions/worked/context?count=true");
+  await page.locator(".message").first().waitFor();
+  assert.equal(await page.locator("details.message:not(.system)").count(), context.messages.length);
+  assert.ok((await page.locator(".facts").textContent()).includes(`in ${context.messages.length} messages`));
+
+  await open(page, house, "s/worked/archives");
+  await page.getByRole("heading", { name: /Before/ }).waitFor();
+  assert.ok((await page.locator(".message.gone").count()) > 0);
+  await page.getByRole("button", { name: "Take back" }).click();
+  await page.locator(".badge", { hasText: "not in force" }).waitFor();
+});
+
+test("files are given and taken, sessions are shared, and the audit says so", async () => {
+  await open(page, house, "s/worked/files");
+  const chooser = page.waitForEvent("filechooser");
+  await page.locator(".file-box").first().getByRole("button", { name: "Upload" }).click();
+  await (await chooser).setFiles({
+    name: "facts.txt",
+    mimeType: "text/plain",
+    buffer: Buffer.from("some facts"),
+  });
+  await page.getByRole("link", { name: "facts.txt", exact: true }).waitFor();
+  assert.equal(await (await fetch(`${house.url}/v1/sessions/worked/inputs/facts.txt`)).text(), "some facts");
+  await open(page, house, "s/worked/members");
+  await page.getByLabel("User").fill("rex");
+  await page.getByRole("button", { name: "Share" }).click();
+  await page.locator(".member-list li", { hasText: "rex" }).waitFor();
+  await open(page, house, "s/worked/audit");
+  await page.getByRole("cell", { name: "share", exact: true }).first().waitFor();
+});
+
+test("a flow is run, and its picture says how it stands", async () => {
+  await open(page, house, "flows");
+  await page.getByText("No flow has run yet").waitFor();
+  await page.getByRole("button", { name: "Run" }).click();
+  await page.getByLabel("What it works on").fill("the harbour");
+  await page.getByRole("dialog").getByRole("button", { name: "Run" }).click();
+  await page.locator(".node").first().waitFor();
+  await page.locator(".session-head .badge", { hasText: "completed" }).waitFor();
+  const run = decodeURIComponent(page.url().split("/flows/")[1]);
+  const view = await house.api("GET", `/v1/flows/${run}`);
+  assert.equal(await page.locator(".node").count(), view.nodes.length);
+  assert.equal(await page.locator(".edge").count(), view.edges.length);
+  await page.locator(".node", { hasText: "review" }).click();
+  await page.getByRole("link", { name: "its session" }).click();
+  await page.locator(".feed .item").first().waitFor();
+});
+
+test("a memory is added, found, corrected and forgotten", async () => {
+  await open(page, house, "memory");
+  await page.getByLabel("To remember").fill("The office is in Bern");
+  await page.keyboard.press("Enter");
+  const row = page.locator(".memory-list li", { hasText: "Bern" });
+  await row.waitFor();
+  await row.getByRole("button", { name: "Edit" }).click();
+  await page.getByLabel("Text").fill("The office is in Basel");
+  await page.keyboard.press("Enter");
+  await page.locator(".memory-list li", { hasText: "Basel" }).waitFor();
+  await page.getByLabel("Ask the memory").fill("where is the office");
+  await page.locator(".memory-list li", { hasText: "Basel" }).getByRole("button", { name: "Forget" }).click();
+  await page.getByText("Nothing is remembered about that").waitFor();
+});
+
+test("pictures of a message are shown", async () => {
+  const dot =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+  await house.api("POST", "/v1/sessions", { id: "pictured" });
+  const image = { type: "image", source: { type: "base64", media_type: "image/png", data: dot } };
+  await house
+    .inject("pictured", [{ role: "user", content: [{ type: "text", text: "look" }, image] }])
+    .catch(async () => {
+      // The API takes messages without bytes; a file of messages brings them along.
+      const file = JSON.stringify([{ role: "user", content: [{ type: "text", text: "look" }, image] }]);
+      const done = await house.api("POST", "/v1/import?name=pictured.json", file, {
+        "content-type": "application/json",
+      });
+      return open(page, house, `s/${done.items[0].session}`);
+    });
+  if (!page.url().includes("messages")) await open(page, house, "s/pictured");
+  const picture = page.locator(".media img");
+  await picture.waitFor();
+  await page.waitForFunction(() => document.querySelector(".media img")?.naturalWidth === 1);
+});
+
+test("a session is taken out as a file and comes in again by dropping it", async () => {
+  await open(page, house, "s/fox");
+  await page.getByLabel("What to do with this session").click();
+  await page.getByRole("button", { name: "Export…" }).click();
+  const download = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Download" }).click();
+  const text = readFileSync(await (await download).path(), "utf8").replaceAll('"fox"', '"fox-again"');
+  await open(page, house, "");
+  await page.locator(".row").first().waitFor();
+  const files = await page.evaluateHandle((content) => {
+    const data = new DataTransfer();
+    data.items.add(new File([content], "fox.jsonl"));
+    return data;
+  }, text);
+  await page.dispatchEvent(".drop", "drop", { dataTransfer: files });
+  await page.getByRole("dialog").getByRole("link", { name: "fox-again" }).click();
+  await page.getByText("the quick brown fox").first().waitFor();
+});
+
+test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));

@@ -1,0 +1,129 @@
+// Talking to a session: begin, send, watch, queue, steer, cancel, answer, and come back after a reload or a crash.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { feedOf, House, open } from "../house.mjs";
+
+let house;
+let page;
+
+before(async () => {
+  house = await House.open();
+  page = await house.page();
+});
+after(() => house?.close());
+
+const send = async (text) => {
+  await page.getByLabel("Message").fill(text);
+  await page.keyboard.press("Enter");
+};
+
+test("the empty list teaches, and a session begins with the keyboard alone", async () => {
+  await open(page, house, "");
+  await page.getByText("No sessions yet").waitFor();
+  await page.keyboard.press("n");
+  await page.getByLabel("Title").fill("First steps");
+  await page.keyboard.press("Enter");
+  await page.waitForURL(/#\/s\//);
+  await page.getByText("Nothing has been said yet").waitFor();
+});
+
+test("an answer streams, becomes durable, and is the same after a reload", async () => {
+  await page.keyboard.press("c");
+  await send("think about trees");
+  await page.locator('[data-live="streaming"]').waitFor();
+  await page.getByText("I have thought about trees").first().waitFor();
+  await page.getByText("Ready").waitFor();
+  const seen = await feedOf(page);
+  assert.ok(
+    seen.some((line) => line.includes(" reasoning ")),
+    seen.join("\n"),
+  );
+  await page.reload();
+  await page.getByText("I have thought about trees").first().waitFor();
+  assert.deepEqual(await feedOf(page), seen);
+});
+
+test("reasoning and tools open and close", async () => {
+  await house.api("POST", "/v1/sessions", { id: "tools", agent: "helper" });
+  await house.talk("tools", "write notes.txt: some text");
+  await open(page, house, "s/tools");
+  const card = page.locator(".tool-card").first();
+  await card.waitFor();
+  assert.ok((await card.textContent()).includes("write_file"));
+  assert.equal(await card.locator(".tool-inside").count(), 0);
+  await card.locator("summary").press("Enter");
+  await card.getByText("some text").first().waitFor();
+});
+
+test("what a turn asks is answered in place", async () => {
+  await open(page, house, "s/tools");
+  await send("ask me which colour");
+  await page.getByText("The agent asks").waitFor();
+  await page.getByLabel("Your answer").fill("green");
+  await page.keyboard.press("Enter");
+  await page.locator(".badge", { hasText: "approved" }).waitFor();
+  await page.getByText("Ready").waitFor();
+  await send("run echo hello");
+  await page.getByText("Waiting for approval").waitFor();
+  await page.locator(".feed").focus();
+  await page.keyboard.press("Shift+N");
+  await page.locator(".badge", { hasText: "denied" }).waitFor();
+  await page.getByText("Ready").waitFor();
+});
+
+test("words are queued behind a turn, steer it, and cancel ends it", async () => {
+  await house.api("POST", "/v1/sessions", { id: "long", agent: "default" });
+  await open(page, house, "s/long");
+  await send("write 3000 words");
+  await page.locator('[data-live="streaming"]').waitFor();
+  await send("what did I say?");
+  await page.locator(".item", { hasText: "queued" }).first().waitFor();
+  await page.getByLabel("Message").fill("be brief");
+  await page.keyboard.press("Alt+Enter");
+  await page.locator(".item", { hasText: "steering" }).first().waitFor();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText("turn cancelled").waitFor();
+  const feed = await house.api("GET", "/v1/sessions/long/feed");
+  assert.ok(
+    feed.items.some((item) => item.type === "assistant" && item.text.length > 20),
+    "what was said so far stays",
+  );
+});
+
+test("a cut connection is taken up where it was", async () => {
+  await house.api("POST", "/v1/sessions", { id: "cut", agent: "default" });
+  await open(page, house, "s/cut");
+  await page.getByText("live", { exact: true }).waitFor();
+  await page.context().setOffline(true);
+  // The stream that is open is not cut by that; the server's end of it is.
+  const { port } = new URL(house.url);
+  await house.stop();
+  await page.getByText("cut off, trying again").waitFor();
+  await house.start(`127.0.0.1:${port}`);
+  await house.inject("cut", [{ role: "user", content: "said while you were away" }]);
+  await page.context().setOffline(false);
+  await page.locator(".feed").getByText("said while you were away").waitFor();
+  await page.getByText("live", { exact: true }).waitFor();
+  assert.equal((await feedOf(page)).filter((line) => line.includes("while you were away")).length, 1);
+});
+
+test("a turn whose process died shows, and goes on", async () => {
+  await house.api("POST", "/v1/sessions", { id: "dead", agent: "default" });
+  await open(page, house, "s/dead");
+  await send("write 2000 words");
+  await page.locator('[data-live="streaming"]').waitFor();
+  const { port } = new URL(house.url);
+  await house.stop("SIGKILL");
+  await house.start(`127.0.0.1:${port}`);
+  await page.getByText("Nothing heard for").waitFor({ timeout: 30_000 });
+  await page.getByRole("button", { name: "Resume" }).click();
+  await page.locator('[data-live="streaming"]').waitFor();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText("turn cancelled").waitFor();
+  const seen = await feedOf(page);
+  await page.reload();
+  await page.getByText("turn cancelled").waitFor();
+  assert.deepEqual(await feedOf(page), seen);
+});
+
+test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));

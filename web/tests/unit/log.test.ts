@@ -1,0 +1,181 @@
+// Folds of the log: the same whichever way the entries came.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Entry, TreeNode } from "../../src/api/client";
+import { EventParser } from "../../src/api/stream";
+import { foldFeed } from "../../src/log/feed";
+import { placeGraph } from "../../src/log/graph";
+import { commonAncestor, layOut } from "../../src/log/layout";
+import { applyFragment, NOTHING, settle } from "../../src/log/live";
+
+let seq = 0;
+function entry(
+  body: Record<string, unknown> & { type: string },
+  parent: number | null = seq || null,
+  turn: string | null = null,
+): Entry {
+  seq++;
+  return {
+    seq,
+    id: `id${seq}`,
+    parent,
+    at: seq,
+    by: "user:ana",
+    turn,
+    kind: body.type,
+    body,
+  } as unknown as Entry;
+}
+
+const text = (words: string) => [{ type: "text", text: words }];
+
+test("a tool's item turns into its outcome in place, and an approval into its answer", () => {
+  seq = 0;
+  const log = [
+    entry({ type: "turn_started" }, null, "t1"),
+    entry({ type: "user_message", parts: text("hi") }),
+    entry({
+      type: "assistant_message",
+      parts: [...text("let me see"), { type: "tool_call", call_id: "c", name: "read_file", input: {} }],
+    }),
+    entry({ type: "approval_asked", approval: "s~1", question: "May I?" }),
+    entry({ type: "approval_answered", approval: "s~1", answer: "approved" }),
+    entry({ type: "tool_result", call_id: "c", parts: text("bytes"), is_error: true }),
+    entry({ type: "turn_ended", outcome: "completed" }, null, "t1"),
+  ];
+  const feed = foldFeed(log);
+  assert.deepEqual(
+    feed.items.map((item) => item.kind),
+    ["user", "answer", "tool", "approval"],
+  );
+  const tool = feed.items[2];
+  assert.ok(tool?.kind === "tool" && tool.outcome === "failed");
+  const approval = feed.items[3];
+  assert.ok(approval?.kind === "approval" && approval.answer?.answer === "approved");
+  assert.equal(feed.openTurn, null);
+  assert.equal(foldFeed(log.slice(0, 4)).openTurn, "t1");
+  assert.equal(new Set(feed.items.map((item) => item.key)).size, feed.items.length);
+});
+
+test("what is not on the path to the leaf stands aside", () => {
+  seq = 0;
+  const log = [
+    entry({ type: "user_message", parts: text("one") }, null),
+    entry({ type: "user_message", parts: text("left") }, 1),
+    entry({ type: "leaf_moved", to: "id1" }, 2),
+    entry({ type: "user_message", parts: text("right") }, 1),
+  ];
+  const aside = foldFeed(log)
+    .items.filter((item) => item.aside)
+    .map((item) => item.seq);
+  assert.deepEqual(aside, [2]);
+});
+
+test("a kind nobody knows is shown by its name", () => {
+  seq = 0;
+  assert.equal(foldFeed([entry({ type: "of_tomorrow" })]).items[0]?.kind, "event");
+});
+
+test("events are the same however their bytes arrive", () => {
+  const stream =
+    ': sapwood\nretry: 1000\n\nid: 7\nevent: session:message\ndata: {"a":1}\n\nevent: agent:token\ndata: {"text":"x"}\n\n';
+  const whole = new EventParser().push(stream);
+  assert.deepEqual(
+    whole.map((event) => [event.name, event.id]),
+    [
+      ["session:message", 7],
+      ["agent:token", null],
+    ],
+  );
+  for (let cut = 0; cut <= stream.length; cut++) {
+    const parser = new EventParser();
+    assert.deepEqual([...parser.push(stream.slice(0, cut)), ...parser.push(stream.slice(cut))], whole);
+  }
+});
+
+test("fragments go when their entry is there", () => {
+  let live = applyFragment(NOTHING, "agent:token", { text: "Hel" });
+  live = applyFragment(live, "agent:token", { text: "lo" });
+  assert.equal(live.text, "Hello");
+  assert.equal(settle(live, "assistant_message").text, "");
+  assert.equal(settle(live, "label").text, "Hello");
+});
+
+function node(seqOf: number, parent: number | null, more: Partial<TreeNode> = {}): TreeNode {
+  return {
+    seq: seqOf,
+    id: `id${seqOf}`,
+    parent,
+    kind: "user_message",
+    at: 0,
+    text: "",
+    children: [],
+    on_path: false,
+    ...more,
+  };
+}
+
+/** A tree from parents, with children filled in. */
+function grow(parents: (number | null)[], leaf: number): TreeNode[] {
+  const nodes = parents.map((parent, index) => node(index + 1, parent));
+  for (const each of nodes) if (each.parent) nodes[each.parent - 1]?.children.push(each.seq);
+  for (let at: number | null | undefined = leaf; at; at = nodes[at - 1]?.parent) {
+    const on = nodes[at - 1];
+    if (on) on.on_path = true;
+  }
+  return nodes;
+}
+
+test("each node has a row of its own and the active path keeps its lane", () => {
+  const nodes = grow([null, 1, 2, 1, 4, 4], 3);
+  const layout = layOut(nodes, 3, "none", new Set());
+  const rows = layout.nodes.map((placed) => placed.row);
+  assert.deepEqual(rows, [0, 1, 2, 3, 4, 5]);
+  for (const seqOf of [1, 2, 3]) assert.equal(layout.bySeq.get(seqOf)?.lane, 0);
+  assert.ok(layout.nodes.every((placed) => !placed.parent || placed.parent.row < placed.row));
+});
+
+test("runs fold into one node and landmarks stay", () => {
+  const parents = Array.from({ length: 100 }, (_, index) => (index === 0 ? null : index));
+  const nodes = grow([...parents, 50], 100);
+  const layout = layOut(nodes, 100, "runs", new Set([20]));
+  assert.ok(layout.nodes.length < 12, String(layout.nodes.length));
+  for (const kept of [1, 20, 50, 100, 101]) assert.equal(layout.bySeq.get(kept)?.node.seq, kept);
+  assert.equal(
+    layout.nodes.reduce((sum, placed) => sum + placed.count, 0),
+    101,
+  );
+});
+
+test("a hundred thousand entries in a row are laid out without running out of stack", () => {
+  const parents = Array.from({ length: 100_000 }, (_, index) => (index === 0 ? null : index));
+  assert.equal(layOut(grow(parents, 100_000), 100_000, "none", new Set()).rows, 100_000);
+});
+
+test("two branches share what is above both", () => {
+  const bySeq = new Map(grow([null, 1, 2, 2, 4], 3).map((each) => [each.seq, each]));
+  assert.equal(commonAncestor(3, 5, bySeq), 2);
+  assert.equal(commonAncestor(5, 4, bySeq), 4);
+});
+
+test("a flow's nodes stand behind what leads to them, and a way back moves nothing", () => {
+  const edges = [
+    { from: "in", to: "draft", type: "forward" },
+    { from: "in", to: "side", type: "forward" },
+    { from: "draft", to: "review", type: "forward" },
+    { from: "side", to: "review", type: "forward" },
+    { from: "review", to: "draft", type: "backward" },
+  ];
+  const graph = placeGraph(["in", "draft", "side", "review"], edges);
+  const columns = ["in", "draft", "side", "review"].map((id) => graph.spots.get(id)?.column);
+  assert.deepEqual(columns, [0, 1, 1, 2]);
+  assert.equal(graph.rows, 2);
+  const circle = placeGraph(
+    ["a", "b"],
+    [
+      { from: "a", to: "b", type: "forward" },
+      { from: "b", to: "a", type: "forward" },
+    ],
+  );
+  assert.ok(circle.columns <= 3, "a circle ends");
+});
