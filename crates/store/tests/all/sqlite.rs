@@ -177,7 +177,7 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         drop(store);
         let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
-        assert_eq!(other.execute("UPDATE blocks SET bytes = x'ff' || bytes", []).unwrap(), 1);
+        assert_eq!(other.execute("UPDATE blocks SET bytes = CAST(x'ff' || bytes AS BLOB)", []).unwrap(), 1);
         drop(other);
         let store = open(&dir);
         let refused = store.search(&ana(), &find).await.unwrap_err();

@@ -256,7 +256,7 @@ impl<'d> Found<'d> {
             let Some(block) = blocks.next().at(&self.desk.path)? else {
                 return Err(damaged(self.desk, Garbled));
             };
-            let bytes = block.get_ref(0).at(&self.desk.path)?.as_blob().unwrap_or_default();
+            let bytes = block.get_ref(0).at(&self.desk.path)?.as_blob().map_err(|_| garbled(Garbled))?;
             find_in(bytes, word, is_prefix, found).map_err(garbled)?;
         }
         Ok(())
