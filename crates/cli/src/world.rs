@@ -83,7 +83,7 @@ impl ModelKeys {
         Self { found: Mutex::default(), secrets }
     }
 
-    fn from_keychain(&self, variable: &str) -> Option<Secret> {
+    fn ask_once(&self, variable: &str) -> Option<Secret> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = || {
             let secret = ask_keychain(variable);
@@ -98,7 +98,7 @@ impl ModelKeys {
 
 impl KeySource for ModelKeys {
     fn find_key(&self, variable: &str) -> Option<Key> {
-        let kept = || self.from_keychain(variable).map(|secret| Key::new(secret.expose().to_owned()));
+        let kept = || self.ask_once(variable).map(|secret| Key::new(secret.expose().to_owned()));
         EnvironmentKeys.find_key(variable).or_else(kept)
     }
 }

@@ -99,8 +99,8 @@ fn of_two_servers_one_fires_at_each_time() {
 /// A model that takes its time, and a tool that leaves a line each time it runs.
 fn slow_agent(world: &World) {
     let cassette = world.path("cassette.toml");
-    let calls = "by = \"history\"\n[[calls]]\npieces = [{ wait_ms = 300 }, { call = { id = \"c1\", name = \"run_command\", input = { command = \"sh add.sh\" } } }]\n\
-                 [[calls]]\npieces = [{ wait_ms = 300 }, { text = \"Done.\" }]\n";
+    let calls = "by = \"history\"\n[[calls]]\npieces = [{ wait_ms = 800 }, { call = { id = \"c1\", name = \"run_command\", input = { command = \"sh add.sh\" } } }]\n\
+                 [[calls]]\npieces = [{ wait_ms = 800 }, { text = \"Done.\" }]\n";
     std::fs::write(&cassette, calls).unwrap();
     std::fs::write(world.path("add.sh"), "echo ran >> ran.txt\nsleep 0.2\n").unwrap();
     std::fs::create_dir_all(world.path("agents")).unwrap();
@@ -172,7 +172,10 @@ fn a_second_firing_waits_or_is_left_out() {
                 .is_some_and(|items| !items.is_empty())
         });
         let first = fire(&served.addr, 0);
-        await_that("the first", || !notes(&world, "job", "sent").is_empty());
+        // Asked over HTTP, which is quicker than the turn.
+        await_that("the first", || {
+            ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
+        });
         let _ = (fire(&served.addr, 1), fire(&served.addr, 2));
         await_that("the rest", || {
             trigger(&world, "job")["waiting"] == 0 && trigger(&world, "job")["running"] == 0

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sapwood_core::agent::Agent;
 use sapwood_core::entry::Draft;
-use sapwood_core::port::store::{Append, Appended, Created, Expect, StoreError};
+use sapwood_core::port::store::{Append, Appended, Expect, StoreError};
 use sapwood_core::port::trigger::{Calendar, Watcher};
 use sapwood_core::trigger::{Missed, PAYLOAD_BYTES_MAX, Trigger, TriggerNote, TriggerState, log_id};
 use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
@@ -170,12 +170,7 @@ impl Engine {
         let title = Some(format!("{} {firing}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, cwd: installed.cwd.clone(), agent: None };
         let start = StartOptions { open, agent: installed.agent.clone(), ..StartOptions::default() };
-        let (session, created) = self.start(&installed.scope, start).await?;
-        if created == Created::Existed {
-            // Somebody else's answers as if it were not there.
-            self.store.summary(&installed.scope, &session).await?;
-        }
-        Ok(session)
+        Ok(self.start(&installed.scope, start).await?.0)
     }
 }
 

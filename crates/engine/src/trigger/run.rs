@@ -144,6 +144,7 @@ impl Runner {
             return Ok(pause_ms.min(RETRY_MS));
         }
         let (steps, again_ms) = next_steps(&self.installed.trigger, &self.state, self.engine.clock.now());
+        let has_acted = !steps.is_empty();
         for step in steps {
             match step {
                 Step::Skip(firing, why) => self.note(TriggerNote::Skipped { firing, why }).await?,
@@ -151,7 +152,8 @@ impl Runner {
             }
         }
         self.attend_all();
-        Ok(again_ms.unwrap_or(pause_ms).min(pause_ms))
+        // What was read while acting has not been looked at, and nobody will be woken for it again.
+        Ok(if has_acted { 0 } else { again_ms.unwrap_or(pause_ms).min(pause_ms) })
     }
 
     async fn catch_up(&mut self) -> Result<()> {

@@ -11,7 +11,7 @@ use sapwood_core::entry::{
     UserMessage,
 };
 use sapwood_core::flow::Post;
-use sapwood_core::port::store::{Append, Created, StoreError};
+use sapwood_core::port::store::{Append, Created, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
@@ -151,15 +151,26 @@ impl Engine {
         let cwd = open.cwd.clone();
         let (title, id) = (open.title.clone(), open.agent.clone());
         let (session, created) = self.create(scope, open).await?;
-        if created == Created::New {
+        if created == Created::New || self.is_unfinished(scope, &session, &agent).await? {
             let told = self.told(scope, &agent).await;
             let bodies = settings_of(&agent, cwd, options.variables, told);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
-            self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+            let expect = Expect::Head(Seq::ZERO);
+            match self.append(scope, Append { expect, ..Append::new(session.clone(), now, drafts) }).await {
+                // Somebody else finished it, or wrote to it first.
+                Err(EngineError::Store(StoreError::Conflict { .. })) => return Ok((session, created)),
+                appended => appended?,
+            };
             self.tell_start(scope, &session, title, id).await;
         }
         Ok((session, created))
+    }
+
+    /// Whether a process made this session for this agent and died before it wrote the agent down.
+    async fn is_unfinished(&self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<bool> {
+        let looked = self.store.summary(scope, session).await?;
+        Ok(looked.head.seq == Seq::ZERO && looked.agent.as_deref() == Some(agent.id.as_str()))
     }
 
     /// Sends words to a session and runs the turn they begin.

@@ -432,3 +432,17 @@ async fn an_answer_that_was_filtered_or_cut_short_says_so() {
             .any(|entry| matches!(&entry.body, sapwood::Body::AssistantMessage(m) if m.stop == Stop::Length))
     );
 }
+
+#[tokio::test]
+async fn a_session_whose_maker_died_before_it_wrote_the_agent_is_finished_by_the_next() {
+    let scene = scene(agent(), Vec::new()).await;
+    let id: SessionId = "half".parse().unwrap();
+    let open = sapwood::OpenOptions { id: Some(id.clone()), agent: Some(agent().id), ..Default::default() };
+    scene.engine.open(&scene.scope, open.clone()).await.unwrap();
+    let start = || StartOptions { open: open.clone(), agent: agent(), ..StartOptions::default() };
+    scene.engine.start(&scene.scope, start()).await.unwrap();
+    assert_eq!(scene.engine.agent_of(&scene.scope, &id).await.unwrap(), agent());
+    let head = scene.engine.summary(&scene.scope, &id).await.unwrap().head.seq;
+    scene.engine.start(&scene.scope, start()).await.unwrap();
+    assert_eq!(scene.engine.summary(&scene.scope, &id).await.unwrap().head.seq, head, "and only once");
+}

@@ -65,8 +65,7 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
     }
     let mut writer = Writer::default();
     let mut kept = std::collections::HashSet::new();
-    loop {
-        let Some(word) = streams.iter().filter_map(Stream::word).min().map(<[u8]>::to_vec) else { break };
+    while let Some(word) = streams.iter().filter_map(Stream::word).min().map(<[u8]>::to_vec) {
         let mut numbers = Numbers::default();
         for stream in &mut streams {
             if stream.word() != Some(&word[..]) {
