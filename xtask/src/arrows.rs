@@ -23,6 +23,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Outside crates that only these may name.
 const HOMES: &[(&str, &[&str])] = &[
     ("rusqlite", &["sapwood-store"]),
+    ("tokio-postgres", &["sapwood-store"]),
+    ("deadpool-postgres", &["sapwood-store"]),
     ("lz4_flex", &["sapwood-store"]),
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),

@@ -1,9 +1,8 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet a hit is shown with. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
-//! SQLite keeps the [`distinct_words`] of each text in its index, asks it with [`Query::to_fts5`], and matches what comes
-//! back where words have to stand together. Its tokenizer is `ascii`, which leaves words alone
-//! that are cut and folded here, so that both agree.
+//! SQLite keeps the [`distinct_words`] of each text in its index, and matches what it finds by them where words have to stand
+//! together.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -182,19 +181,6 @@ impl Query {
         !self.is_empty() && self.terms.iter().all(|term| term.find(text).is_some())
     }
 
-    /// A query for SQLite's FTS5 that finds at least what this one does: all its words, each quoted, so that nothing a
-    /// person types is an operator there. `None` if there is nothing to find.
-    pub fn to_fts5(&self) -> Option<String> {
-        let mut words = Vec::new();
-        for term in &self.terms {
-            for (at, word) in term.words.iter().enumerate() {
-                let goes_on = term.prefix && at + 1 == term.words.len();
-                words.push(format!("\"{word}\"{}", if goes_on { " *" } else { "" }));
-            }
-        }
-        (!words.is_empty()).then(|| words.join(" AND "))
-    }
-
     /// Whether words have to stand together, which an index without positions cannot tell.
     pub fn has_phrases(&self) -> bool {
         self.terms.iter().any(|term| term.words.len() > 1)
@@ -297,14 +283,6 @@ mod tests {
         for (query, expected) in table {
             assert_eq!(Query::parse(query).matches(text), expected, "{query}");
         }
-    }
-
-    #[test]
-    fn a_query_for_fts5_is_all_quoted_words() {
-        assert_eq!(Query::parse("a AND b*").to_fts5().unwrap(), r#""a" AND "and" AND "b" *"#);
-        assert_eq!(Query::parse("x\"y z\"w").to_fts5().unwrap(), r#""x" AND "y" AND "z" AND "w""#);
-        assert_eq!(Query::parse("col:val ^a").to_fts5().unwrap(), r#""col" AND "val" AND "a""#);
-        assert_eq!(Query::parse(" * - ( ").to_fts5(), None);
     }
 
     #[test]

@@ -221,7 +221,9 @@ fn bin_dir() -> &'static Path {
     })
 }
 
-/// A shell that waits until this process is gone, then stops the server and removes the directory.
+/// A shell that waits until this process is gone, then stops the server and removes the directory. It outlives us, so nobody
+/// waits for it.
+#[allow(clippy::zombie_processes)]
 fn clean_up_afterwards(dir: &Path) -> ChildStdin {
     let script = r#"read -r _
         server=$(head -n 1 "$0/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$server"

@@ -4,6 +4,7 @@
 //! lead to.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use sapwood_core::port::store::Result;
 use sapwood_core::tree::{Links, Lookup, Node, PlaceError, Placed};
@@ -89,10 +90,10 @@ impl Known {
             }
         }
         for id in ids {
-            if !self.ids.contains_key(&id) {
+            if let Entry::Vacant(place) = self.ids.entry(id) {
                 let found = log.find(id).await?;
                 leaves.extend(found.map(|(seq, _)| seq));
-                self.ids.insert(id, found);
+                place.insert(found);
             }
         }
         leaves.retain(|seq| !self.nodes.contains_key(seq));

@@ -206,7 +206,8 @@ BEGIN
   END IF;
   WITH written AS (
     UPDATE sessions s
-    SET version = s.version + 1, head = j.head, listed_at = j.listed, listed_slot = j.listed / 60000,
+    SET version = s.version + 1, head = j.head, listed_at = j.listed, 
+        listed_slot = (j.listed - ((j.listed % 60000) + 60000) % 60000) / 60000,
         behind = s.behind OR j.behind, is_open = j.is_open, summary = j.summary
     FROM unnest(j_pk, j_version, j_head, j_listed, j_behind, j_open, j_summary)
       WITH ORDINALITY AS j (pk, version, head, listed, behind, is_open, summary, job)

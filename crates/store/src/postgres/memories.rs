@@ -138,9 +138,11 @@ async fn delete(desk: &Desk, id: MemoryId) -> Result<()> {
     let (tenant, id) = (desk.tenant.as_str(), uuid_of(id));
     desk.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
     desk.execute("DELETE FROM memories WHERE tenant = $1 AND id = $2", &[&tenant, &id]).await?;
-    let sql = "UPDATE memories SET superseded_by = NULL, row = (row::jsonb - 'superseded_by')::text
-               WHERE tenant = $1 AND superseded_by = $2 AND superseded_by IS NOT NULL";
-    desk.execute(sql, &[&tenant, &id]).await?;
+    let sql =
+        "SELECT row FROM memories WHERE tenant = $1 AND superseded_by = $2 AND superseded_by IS NOT NULL";
+    for row in desk.query(sql, &[&tenant, &id]).await? {
+        store(desk, &Memory { superseded_by: None, ..read(desk, &row)? }).await?;
+    }
     Ok(())
 }
 

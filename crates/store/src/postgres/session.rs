@@ -267,6 +267,8 @@ async fn list_rows(desk: &Desk, prefix: &str, last: (i64, i64)) -> Result<Vec<Ro
                    ORDER BY listed_slot DESC, listed_at DESC, pk DESC LIMIT $5";
         return desk.query(sql, &[&tenant, &slot, &last.0, &last.1, &LIST_ROWS]).await;
     }
+    // The database takes no text with a nought in it, and no id has one.
+    let prefix = if prefix.contains('\0') { "~" } else { prefix };
     // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
     let sql = "SELECT listed_at, pk, summary FROM sessions
                WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127) AND (listed_at, pk) < ($3, $4)

@@ -158,13 +158,14 @@ impl Queue {
 
     async fn persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<End>> {
         let mut patience = Patience::new();
-        for tries in 0.. {
+        let mut tries = 0;
+        loop {
             match self.try_persist(tenant, batch).await {
                 Ok(rows) => return Ok(ends_of(&rows, batch.len(), tries)),
                 Err(error) => patience.bear(error).await?,
             }
+            tries += 1;
         }
-        unreachable!("patience ends");
     }
 
     async fn try_persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<Row>> {

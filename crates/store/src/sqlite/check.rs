@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{ErrorCode, params};
+use rusqlite::params;
 use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::tree::Lookup;
 use sapwood_core::{Kind, Scope, Seq};
@@ -10,7 +10,7 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::{Desk, has_wal};
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{search, session};
+use super::{index, search, session};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
@@ -95,16 +95,11 @@ fn wrong_links(desk: &Desk, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
 /// Every text that the index has seen is in it, and the index is sound.
 fn check_index(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let missing = search::count_missing(desk, scope)?;
-    if missing > 0 {
+    if !index::is_sound(desk)? {
+        findings.push(finding(desk, "index", "the search index is damaged".to_owned(), repair));
+    } else if let missing @ 1.. = search::count_missing(desk, scope)? {
         let what = format!("{missing} entries are missing in the search index");
         findings.push(finding(desk, "index", what, repair));
-    }
-    let sound = desk.conn.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []);
-    // FTS5 only checks itself in a file that can be written.
-    let can_tell = |error: &rusqlite::Error| error.sqlite_error_code() != Some(ErrorCode::ReadOnly);
-    if let Some(error) = sound.err().filter(can_tell) {
-        findings.push(finding(desk, "index", format!("the search index is damaged: {error}"), repair));
     }
     if repair == Repair::Yes && findings.iter().any(|finding| finding.rule == "index") {
         search::rebuild(desk)?;

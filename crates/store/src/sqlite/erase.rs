@@ -23,18 +23,18 @@ const CHUNK_ROWS: i64 = 1_000;
 pub(super) fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
     let row = find(desk, scope, session, Right::Own)?;
     desk.hot.forget(row.pk);
-    search::really_forgetting(desk, || erase_rows(desk, row.pk))?;
+    search::really_forgetting(desk, |gone| erase_rows(desk, row.pk, gone))?;
     memories::erase_session(desk, scope, session)?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(desk, scope, note, now)
 }
 
 /// Erases a session's rows but for those its forks share, then what only it kept alive.
-fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
+fn erase_rows(desk: &Desk, pk: i64, gone: &mut HashSet<i64>) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
         let needed = needed_by_forks(desk, pk)?;
-        delete_entries(desk, pk, &needed)?;
+        delete_entries(desk, pk, &needed, gone)?;
         for table in ["answers", "leases"] {
             desk.prepare(&format!("DELETE FROM {table} WHERE session = ?1"))?.execute([pk]).at(&desk.path)?;
         }
@@ -82,8 +82,8 @@ fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
     Ok(needed)
 }
 
-/// Deletes a session's entries, their texts and their blobs, but for what is needed.
-fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
+/// Deletes a session's entries and their blobs, but for what is needed, and says which are gone.
+fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>, gone: &mut HashSet<i64>) -> Result<()> {
     let mut after = key_of(pk, Seq::ZERO);
     loop {
         let mut select =
@@ -95,9 +95,11 @@ fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
         let Some(last) = keys.last() else { return Ok(()) };
         after = *last;
         for key in keys.into_iter().filter(|key| !needed.contains(&seq_of(*key))) {
-            search::forget(desk, key)?;
             blob::drop_uses(desk, key)?;
-            desk.prepare("DELETE FROM entries WHERE key = ?1")?.execute([key]).at(&desk.path)?;
+            let sql = "DELETE FROM entries WHERE key = ?1 RETURNING arrival";
+            gone.extend(
+                desk.prepare(sql)?.query_row([key], |row| row.get::<_, i64>(0)).optional().at(&desk.path)?,
+            );
         }
     }
 }

@@ -48,12 +48,14 @@ pub(super) struct Hot {
 }
 
 impl Hot {
-    /// Call at the start of each transaction: forgets everything if another connection has written.
+    /// Call at the start of each transaction: forgets everything if another connection has written. It may have erased
+    /// what is waiting to be indexed.
     pub fn refresh(&self, desk: &Desk) -> Result<()> {
         let mut select = desk.prepare("PRAGMA data_version")?;
         let version = select.query_row([], |row| row.get(0)).at(&desk.path)?;
         if self.data_version.replace(version) != version {
             self.forget_all();
+            desk.fresh.forget_all();
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
 //! they do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
-//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] full text, [`erase`]
+//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`erase`]
 //! what erasing means, [`sync`] and [`fold`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
 
 mod append;
@@ -14,6 +14,7 @@ mod erase;
 mod fault;
 mod fold;
 mod hot;
+mod index;
 mod keys;
 mod log;
 mod memories;

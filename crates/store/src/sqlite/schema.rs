@@ -23,11 +23,12 @@ struct Layout {
 }
 
 const LAYOUT: Layout =
-    Layout { newest: &[LOG_2, COMMON, KEYS, MEMORIES], steps: &[FIRST, SECOND, THIRD, FOURTH] };
+    Layout { newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH] };
 const FIRST: Script = &[COMMON, LOG_1];
-const SECOND: Script = &[SET_ASIDE_1, LOG_2, TAKE_OVER_1];
+const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
 const THIRD: Script = &[KEYS];
 const FOURTH: Script = &[MEMORIES];
+const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -200,12 +201,33 @@ CREATE TABLE entries (
 CREATE UNIQUE INDEX entries_by_key ON entries (key);
 -- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
 CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
+";
 
--- Each text's distinct words, without positions: a third of the size and twice as quick as with them. They come cut and
--- folded. The index trails behind: what arrived after `indexed` is added before a search, or when there is enough of it.
+/// The search index as it was, in FTS5.
+const TEXTS_2: &str = "
 CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'ascii');
 INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
 INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
+";
+
+/// The index is built anew, before the first search.
+const DROP_TEXTS_2: &str = "
+DROP TABLE texts;
+UPDATE counters SET value = 0 WHERE name = 'indexed';
+";
+
+/// The search index: which words are in which texts, see [`super::index`]. It trails behind: what arrived after `indexed` is
+/// added before a search, or when there is enough of it.
+const INDEX: &str = "
+CREATE TABLE segments (
+  first       INTEGER PRIMARY KEY,
+  last        INTEGER NOT NULL,
+  texts       INTEGER NOT NULL,
+  block_from  INTEGER NOT NULL,
+  block_count INTEGER NOT NULL,
+  directory   BLOB NOT NULL
+);
+CREATE TABLE blocks (pk INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 ";
 
 /// The index is built anew, as its numbers change.
@@ -356,7 +378,7 @@ mod tests {
         let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
         assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
         assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
-        assert_eq!(count(&conn, "SELECT count(*) FROM texts ('two')"), 0, "the old index is gone");
+        assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is built anew, later");
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //! the writer when it has fallen far behind. Hits come newest first, by that number.
 //!
 //! Each indexed text begins with two words that no text can contain (they start with a private-use character, which is no
-//! letter to us): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search
+//! letter): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search
 //! within one session does not wade through the others.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::codec;
@@ -16,19 +16,21 @@ use sapwood_core::{Kind, Record, Right, Scope, StoreError};
 
 use super::desk::Desk;
 use super::fault::Fault;
-use super::log::{LogRows, pk_of};
+use super::index::indexer::Texts;
+use super::index::{self, Found, Segment, Wanted};
+use super::log::LogRows;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
 use crate::match_text::{Query, is_searched, words_of};
 use crate::pack::with_unpacked;
 use crate::rules;
 
-/// Begins the words that mark a text's tenant and session. FTS5 takes private-use characters for letters.
+/// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
 const CATCH_UP_TEXTS: usize = 2_000;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.
-const FRESH_TEXTS_MAX: usize = 4_096;
+const FRESH_TEXTS_MAX: usize = 8_192;
 /// Hits that a caller may not see are passed over; so many at most in one search.
 const PASSED_OVER_MAX: usize = 100_000;
 
@@ -50,29 +52,53 @@ pub(super) fn catch_up(desk: &Desk) -> Result<()> {
 
 /// Indexes the next texts: from the rows, or, once those are done that other processes wrote, from memory.
 fn index_some(desk: &Desk) -> Result<()> {
-    let path = &desk.path;
-    let indexed: i64 = desk
-        .prepare("SELECT value FROM counters WHERE name = 'indexed'")?
-        .query_row([], |row| row.get(0))
-        .at(path)?;
+    desk.hot.refresh(desk)?;
+    let indexed = indexed(desk)?;
     let mut arrived = desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS);
     if arrived.is_empty() {
         let up_to = desk.fresh.first().unwrap_or(i64::MAX);
         arrived = stored_texts(desk, indexed, up_to)?;
-    }
-    let mut insert = desk.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
-    for (arrival, text) in &arrived {
-        if let Some(text) = text {
-            insert.execute(params![arrival, text]).at(path)?;
-        }
     }
     let last = match arrived.last() {
         Some((arrival, _)) => *arrival,
         // Only a gap is left, where sessions were erased.
         None => desk.fresh.first().map_or_else(|| last_arrival(desk), |fresh| Ok(fresh - 1))?,
     };
-    desk.prepare("UPDATE counters SET value = ?1 WHERE name = 'indexed'")?.execute([last]).at(path)?;
+    add_segment(desk, &index::build(indexed + 1, last, &arrived))
+}
+
+fn add_segment(desk: &Desk, segment: &Segment) -> Result<()> {
+    index::add(desk, segment)?;
+    let sql = "UPDATE counters SET value = ?1 WHERE name = 'indexed'";
+    desk.prepare(sql)?.execute([segment.last]).at(&desk.path)?;
     Ok(())
+}
+
+/// Texts of this process that are next to be indexed, if they are many: to be indexed elsewhere.
+pub(super) fn next_texts(desk: &Desk) -> Result<Option<Texts>> {
+    if desk.fresh.len() < CATCH_UP_TEXTS {
+        return Ok(None);
+    }
+    let first = indexed(desk)? + 1;
+    let texts = desk.fresh.take_from(first, CATCH_UP_TEXTS);
+    Ok(texts.last().map(|(last, _)| *last).map(|last| Texts { first, last, texts }))
+}
+
+/// Adds what was indexed elsewhere, unless somebody was quicker, or may have erased some of it meanwhile.
+pub(super) fn add_indexed(desk: &Desk, segment: &Segment, forgotten: u64) -> Result<()> {
+    desk.in_transaction(|| {
+        desk.hot.refresh(desk)?;
+        let is_next = indexed(desk)? + 1 == segment.first;
+        match is_next && desk.fresh.forgotten.get() == forgotten {
+            true => add_segment(desk, segment),
+            false => Ok(()),
+        }
+    })
+}
+
+fn indexed(desk: &Desk) -> Result<i64> {
+    let mut select = desk.prepare("SELECT value FROM counters WHERE name = 'indexed'")?;
+    select.query_row([], |row| row.get(0)).at(&desk.path)
 }
 
 fn last_arrival(desk: &Desk) -> Result<i64> {
@@ -113,29 +139,38 @@ fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<St
 /// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing
 /// does not have to read and unpack what was in memory a moment ago.
 #[derive(Default)]
-pub(super) struct Fresh(RefCell<VecDeque<Arrived>>);
+pub(super) struct Fresh {
+    texts: RefCell<VecDeque<Arrived>>,
+    /// Counts how often they were forgotten.
+    forgotten: Cell<u64>,
+}
 
 impl Fresh {
     /// Every entry is told of, in order, whether it has a text or not: a gap means that somebody else has written.
     pub fn push(&self, arrival: i64, text: Option<String>) {
-        let mut texts = self.0.borrow_mut();
+        let mut texts = self.texts.borrow_mut();
         if texts.len() >= FRESH_TEXTS_MAX {
             texts.clear();
         }
         texts.push_back((arrival, text));
     }
 
-    pub fn len(&self) -> usize {
-        self.0.borrow().len()
+    /// Changes whenever texts were dropped that may not be there any more.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.get()
+    }
+
+    fn len(&self) -> usize {
+        self.texts.borrow().len()
     }
 
     fn first(&self) -> Option<i64> {
-        self.0.borrow().front().map(|(arrival, _)| *arrival)
+        self.texts.borrow().front().map(|(arrival, _)| *arrival)
     }
 
     /// Takes the texts that are numbered from `next` on without a gap. Those below are indexed already.
     fn take_from(&self, mut next: i64, limit: usize) -> Vec<Arrived> {
-        let mut texts = self.0.borrow_mut();
+        let mut texts = self.texts.borrow_mut();
         while texts.front().is_some_and(|(arrival, _)| *arrival < next) {
             texts.pop_front();
         }
@@ -150,7 +185,8 @@ impl Fresh {
     }
 
     pub fn forget_all(&self) {
-        self.0.borrow_mut().clear();
+        self.texts.borrow_mut().clear();
+        self.forgotten.set(self.forgotten.get() + 1);
     }
 }
 
@@ -166,31 +202,14 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// Takes an entry out of the index, if it is in it. The row must still be there.
-pub(super) fn forget(desk: &Desk, key: i64) -> Result<()> {
-    let path = &desk.path;
-    let sql = "SELECT arrival, tenant, kind, version, packing, body FROM entries JOIN sessions ON sessions.pk = key >> 32
-               WHERE key = ?1";
-    let mut select = desk.prepare(sql)?;
-    let found = select.query_row([key], |row| {
-        let packed = row.get_ref(5)?.as_blob().unwrap_or_default();
-        let words = stored_words(row.get(2)?, row.get(3)?, row.get(4)?, packed);
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, words))
-    });
-    let Some((arrival, tenant, Some(words))) = found.optional().at(path)? else { return Ok(()) };
-    let sql = "INSERT INTO texts (texts, rowid, text) SELECT 'delete', ?1, ?2
-               WHERE ?1 <= (SELECT value FROM counters WHERE name = 'indexed')";
-    desk.prepare(sql)?.execute(params![arrival, marked(tenant, pk_of(key), &words)]).at(path)?;
-    Ok(())
-}
-
-/// Runs what takes texts out such that no trace of them stays in the index. FTS5 would otherwise only mark them, and a
-/// later merge would drop them; but being ready for that slows every other write, so it is on only here.
-pub(super) fn really_forgetting(desk: &Desk, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let switch = "INSERT INTO texts (texts, rank) VALUES ('secure-delete', ?1)";
-    desk.prepare(switch)?.execute([1]).at(&desk.path)?;
-    work()?;
-    desk.prepare(switch)?.execute([0]).at(&desk.path)?;
+/// Runs what erases entries and says which, and takes their texts out such that no trace of them stays in the index.
+pub(super) fn really_forgetting(
+    desk: &Desk,
+    work: impl FnOnce(&mut HashSet<i64>) -> Result<()>,
+) -> Result<()> {
+    let mut gone = HashSet::new();
+    work(&mut gone)?;
+    index::forget(desk, &gone)?;
     // Numbers at the end will be given again.
     let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(arrival) FROM entries), 0)) WHERE name = 'indexed'";
     desk.prepare(sql)?.execute([]).at(&desk.path)?;
@@ -199,25 +218,36 @@ pub(super) fn really_forgetting(desk: &Desk, work: impl FnOnce() -> Result<()>) 
 }
 
 /// How many of a tenant's texts the index should hold and does not. Each is there at least by its tenant's mark.
-pub(super) fn count_missing(desk: &Desk, scope: &Scope) -> Result<i64> {
+pub(super) fn count_missing(desk: &Desk, scope: &Scope) -> Result<usize> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(0) };
+    let mut held = HashSet::new();
+    let mut found = Found::new(desk, vec![Wanted::Word(tenant_mark(tenant))], i64::MAX)?;
+    while let Some(arrival) = found.next()? {
+        held.insert(arrival);
+    }
     let searched: Vec<String> =
         Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| kind.code().to_string()).collect();
     let sql = format!(
-        "SELECT count(*) FROM entries JOIN sessions ON sessions.pk = key >> 32
-         WHERE tenant = ?1 AND kind IN ({}) AND arrival <= (SELECT value FROM counters WHERE name = 'indexed')
-         AND arrival NOT IN (SELECT rowid FROM texts WHERE texts MATCH ?2)",
+        "SELECT arrival FROM entries JOIN sessions ON sessions.pk = key >> 32
+         WHERE tenant = ?1 AND kind IN ({}) AND arrival <= ?2",
         searched.join(", ")
     );
-    let mark = format!("\"{}\"", tenant_mark(tenant));
-    desk.conn.query_row(&sql, params![tenant, mark], |row| row.get(0)).at(&desk.path)
+    let mut select = desk.prepare(&sql)?;
+    let mut rows = select.query([tenant, indexed(desk)?]).at(&desk.path)?;
+    let mut missing = 0;
+    while let Some(row) = rows.next().at(&desk.path)? {
+        missing += usize::from(!held.contains(&row.get(0).at(&desk.path)?));
+    }
+    Ok(missing)
 }
 
 /// Builds the whole index anew.
 pub(super) fn rebuild(desk: &Desk) -> Result<()> {
-    let empty = "INSERT INTO texts (texts) VALUES ('delete-all');
-                 UPDATE counters SET value = 0 WHERE name = 'indexed';";
-    desk.in_transaction(|| desk.conn.execute_batch(empty).at(&desk.path))?;
+    let empty = "UPDATE counters SET value = 0 WHERE name = 'indexed'";
+    desk.in_transaction(|| {
+        index::clear(desk)?;
+        desk.conn.execute_batch(empty).at(&desk.path)
+    })?;
     catch_up(desk)
 }
 
@@ -227,40 +257,52 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
     let session = query.session.as_ref().map(|id| find(desk, scope, id, Right::Read)).transpose()?;
     let words = Query::parse(&query.text);
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
-    let Some(wanted) = words.to_fts5() else { return Ok(page) };
+    if words.is_empty() {
+        return Ok(page);
+    }
     let mut log = session.as_ref().map(|row| LogRows::open(desk, row.pk)).transpose()?;
-    let expression = match &log {
-        Some(log) => {
-            let marks: Vec<String> =
-                log.lineage().iter().map(|pk| format!("\"{}\"", session_mark(*pk))).collect();
-            format!("({}) AND ({wanted})", marks.join(" OR "))
-        }
-        None => format!("\"{}\" AND ({wanted})", tenant_mark(tenant)),
-    };
-    let sql = "SELECT texts.rowid, key FROM texts JOIN entries ON arrival = texts.rowid
-               WHERE texts MATCH ?1 AND texts.rowid < ?2 ORDER BY texts.rowid DESC";
-    let mut select = desk.prepare(sql)?;
-    let mut rows = select.query(params![expression, before]).at(&desk.path)?;
+    let mut wanted = wanted_by(&words);
+    wanted.push(match &log {
+        Some(log) => Wanted::OneOf(log.lineage().into_iter().map(session_mark).collect()),
+        None => Wanted::Word(tenant_mark(tenant)),
+    });
+    let mut found = Found::new(desk, wanted, before)?;
+    let mut select = desk.prepare("SELECT key FROM entries WHERE arrival = ?1")?;
     let limit = rules::page_limit(query.limit);
     let (mut last, mut passed_over) = (before, 0);
-    while let Some(row) = rows.next().at(&desk.path)? {
+    while let Some(arrival) = found.next()? {
         if page.items.len() == limit || passed_over > PASSED_OVER_MAX {
             page.next = Some(last.to_string());
             break;
         }
-        last = row.get(0).at(&desk.path)?;
-        let key = row.get(1).at(&desk.path)?;
-        let found = match (&mut log, &session) {
+        last = arrival;
+        let Some(key) = select.query_row([arrival], |row| row.get(0)).optional().at(&desk.path)? else {
+            continue;
+        };
+        let seen = match (&mut log, &session) {
             (Some(log), Some(row)) => seen_from(log, key)?.map(|record| (row.summary.clone(), record)),
             _ => seen_by(desk, scope, key)?,
         };
-        let hit = found.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?;
+        let hit = seen.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?;
         match hit.flatten() {
             Some(hit) => page.items.push(hit),
             None => passed_over += 1,
         }
     }
     Ok(page)
+}
+
+/// All words of a query; those that must stand together are checked on the text.
+fn wanted_by(words: &Query) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for term in &words.terms {
+        let last = term.words.len().saturating_sub(1);
+        wanted.extend(term.words.iter().enumerate().map(|(at, word)| match term.prefix && at == last {
+            true => Wanted::Prefix(word.clone()),
+            false => Wanted::Word(word.clone()),
+        }));
+    }
+    wanted
 }
 
 fn read_cursor(cursor: Option<&str>) -> Result<i64> {

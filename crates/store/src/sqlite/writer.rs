@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::desk::Desk;
 use super::fault::{Fault, translate};
+use super::index::indexer::{Came, Indexer};
 use super::search;
 use super::sync::{Reply, Syncer};
 use crate::Durability;
@@ -31,8 +32,8 @@ const GROUP_JOBS_MAX: usize = 128;
 const GROUP_JOBS_PLENTY: usize = 16;
 /// How long the thread waits to see whether more callers come.
 const GATHER_TIME: Duration = Duration::from_micros(50);
-/// So many texts that are not in the search index yet are worth a transaction of their own.
-const INDEX_LAG_MAX: usize = 2_000;
+/// So many texts that are not in the search index, although nobody is at it, are indexed by the writer itself.
+const INDEX_LAG_MAX: i64 = 10_000;
 /// Commits between two looks at that lag.
 const COMMITS_PER_LOOK: u32 = 64;
 
@@ -66,6 +67,9 @@ struct Shared {
 /// Whoever holds it writes.
 struct Seat {
     desk: Desk,
+    indexer: Indexer,
+    /// How often fresh texts had been forgotten when the indexer got its batch.
+    forgotten: u64,
     commits: u32,
 }
 
@@ -73,9 +77,10 @@ impl Writer {
     pub fn start(desk: Desk, durability: Durability) -> Result<Self> {
         let place = desk.path.display().to_string();
         let syncer = Syncer::start(&desk.path, durability)?;
+        let indexer = Indexer::start(&place)?;
         let shared = Arc::new(Shared {
             syncer,
-            seat: Mutex::new(Seat { desk, commits: 0 }),
+            seat: Mutex::new(Seat { desk, indexer, forgotten: 0, commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -268,15 +273,27 @@ impl Shared {
 impl Seat {
     fn index_now_and_then(&mut self) {
         self.commits = self.commits.wrapping_add(1);
-        // What this process appended is counted at once; what others left, now and then.
-        let is_due = self.desk.fresh.len() > INDEX_LAG_MAX
-            || self.commits.is_multiple_of(COMMITS_PER_LOOK)
-                && search::lag(&self.desk)
-                    .is_ok_and(|lag| usize::try_from(lag).is_ok_and(|lag| lag > INDEX_LAG_MAX));
-        if is_due {
-            // An index that cannot be written now is written before the next search, which then says what is wrong.
+        // An index that cannot be written now is written before the next search, which then says what is wrong.
+        let _ = self.index_beside();
+        // What others left is looked for now and then.
+        let lag = |desk| search::lag(desk).unwrap_or(0);
+        if self.commits.is_multiple_of(COMMITS_PER_LOOK) && lag(&self.desk) > INDEX_LAG_MAX {
             let _ = search::catch_up(&self.desk);
         }
+    }
+
+    /// Texts of this process go to the indexer in batches, and come back as a segment.
+    fn index_beside(&mut self) -> Result<()> {
+        match self.indexer.look() {
+            Came::Busy => return Ok(()),
+            Came::Ready(segment) => search::add_indexed(&self.desk, &segment, self.forgotten)?,
+            Came::Idle => {}
+        }
+        if let Some(texts) = search::next_texts(&self.desk)? {
+            self.forgotten = self.desk.fresh.forgotten();
+            self.indexer.give(texts);
+        }
+        Ok(())
     }
 }
 

@@ -147,6 +147,15 @@ fn a_path_is_whole_where_sessions_were_written_in_turns() {
     });
 }
 
+/// The doctor finds that the index is not right, builds it anew, and is content.
+async fn mend_index(store: &SqliteStore) {
+    for (repair, rules) in [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])] {
+        let found = store.check(&ana(), repair).await.unwrap();
+        let broken: Vec<_> = found.iter().map(|finding| finding.rule).collect();
+        assert_eq!(broken, rules, "{repair:?}: {found:?}");
+    }
+}
+
 #[test]
 fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,17 +169,46 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
         assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
         drop(store);
         let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
-        other.execute("INSERT INTO texts (texts) VALUES ('delete-all')", []).unwrap();
+        other.execute_batch("DELETE FROM segments; DELETE FROM blocks").unwrap();
         drop(other);
         let store = open(&dir);
         assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "it is lost");
-        for (repair, rules) in
-            [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])]
-        {
-            let found = store.check(&ana(), repair).await.unwrap();
-            let broken: Vec<_> = found.iter().map(|finding| finding.rule).collect();
-            assert_eq!(broken, rules, "{repair:?}: {found:?}");
-        }
+        mend_index(&store).await;
+        assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
+        drop(store);
+        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        assert_eq!(other.execute("UPDATE blocks SET bytes = CAST(x'ff' || bytes AS BLOB)", []).unwrap(), 1);
+        drop(other);
+        let store = open(&dir);
+        let refused = store.search(&ana(), &find).await.unwrap_err();
+        assert_eq!(refused.code(), "store.damaged", "{refused}");
+        mend_index(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
     });
+}
+
+#[test]
+fn what_is_erased_while_it_is_being_indexed_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(&dir);
+        let (gone, kept): (SessionId, SessionId) = ("gone".parse().unwrap(), "kept".parse().unwrap());
+        for session in [&gone, &kept] {
+            store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        }
+        for number in 0..2_100 {
+            told(&store, &gone, &format!("zanzibar{number}")).await;
+        }
+        store.erase(&ana(), &gone, TimestampMs(2)).await.unwrap();
+        for number in 0..2_100 {
+            told(&store, &kept, &format!("lighthouse{number}")).await;
+        }
+        let find = |text: &str| SearchQuery { text: text.to_owned(), limit: 5_000, ..SearchQuery::default() };
+        assert!(store.search(&ana(), &find("zanzibar*")).await.unwrap().items.is_empty());
+        assert_eq!(store.search(&ana(), &find("lighthouse*")).await.unwrap().items.len(), 2_100);
+        assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
+        store.flush().await.unwrap();
+    });
+    let bytes = std::fs::read(dir.path().join("sapwood.db")).unwrap();
+    assert!(!bytes.windows(8).any(|window| window == b"zanzibar"), "a word stayed in the file");
 }

@@ -1,0 +1,83 @@
+//! A thread that turns texts into segments while the writer goes on. It touches no file: the writer hands it texts, and
+//! writes what has become of them when it next comes by.
+
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+
+use super::{Segment, build};
+
+/// Texts by their number, the first of them, and the last number they go up to.
+pub(in crate::sqlite) struct Texts {
+    pub first: i64,
+    pub last: i64,
+    pub texts: Vec<(i64, Option<String>)>,
+}
+
+/// At most one batch is on its way, so the queue needs no other limit.
+pub(in crate::sqlite) struct Indexer {
+    texts: Option<Sender<Texts>>,
+    segments: Receiver<Segment>,
+    is_busy: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has to say.
+pub(in crate::sqlite) enum Came {
+    /// It has nothing to do.
+    Idle,
+    /// It is still at it.
+    Busy,
+    Ready(Segment),
+}
+
+impl Indexer {
+    pub fn start(place: &str) -> Result<Self> {
+        let (texts, waiting) = channel::<Texts>();
+        let (ready, segments) = channel();
+        let serve = move || {
+            // Ends when the writer does.
+            while let Ok(Texts { first, last, texts }) = waiting.recv() {
+                if ready.send(build(first, last, &texts)).is_err() {
+                    return;
+                }
+            }
+        };
+        let failed = |source| StoreError::Io { place: place.to_owned(), source };
+        let thread = std::thread::Builder::new().name("sapwood-indexer".to_owned());
+        let thread = thread.spawn(serve).map_err(failed)?;
+        Ok(Self { texts: Some(texts), segments, is_busy: false, thread: Some(thread) })
+    }
+
+    /// Looks what has become of the last batch.
+    pub fn look(&mut self) -> Came {
+        if !self.is_busy {
+            return Came::Idle;
+        }
+        match self.segments.try_recv() {
+            Ok(segment) => {
+                self.is_busy = false;
+                Came::Ready(segment)
+            }
+            Err(TryRecvError::Empty) => Came::Busy,
+            // Without the thread the writer builds segments itself, before a search.
+            Err(TryRecvError::Disconnected) => Came::Idle,
+        }
+    }
+
+    /// Gives it a batch. It must be idle.
+    pub fn give(&mut self, texts: Texts) {
+        self.is_busy = self.texts.as_ref().is_some_and(|sender| sender.send(texts).is_ok());
+    }
+}
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        self.texts = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

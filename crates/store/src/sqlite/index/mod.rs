@@ -1,0 +1,277 @@
+//! The search index: segments, each of a run of texts, newest last. Small ones are merged as they gather, so that there
+//! are few to look into; none grows so large that erasing a session from it takes long.
+//!
+//! [`segment`] knows the bytes, [`indexer`] builds them beside the writer, and this file keeps them in rows.
+
+pub(super) mod indexer;
+mod segment;
+
+use std::collections::HashSet;
+
+use rusqlite::params;
+use sapwood_core::port::store::Result;
+
+use super::desk::Desk;
+use super::fault::Fault;
+use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
+pub(super) use segment::{Segment, build};
+
+/// So many segments of a size become one of the next.
+const FAN_IN: usize = 8;
+/// Where the sizes end, in texts. A segment that is larger stays as it is.
+const SIZES: [u32; 4] = [4, 32, 256, 2_048];
+/// Segments that are looked at when one was added: more than can gather before they are merged.
+const GATHERED_MAX: usize = SIZES.len() * FAN_IN * 2;
+
+/// What a text must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Word(String),
+    /// A word that begins so.
+    Prefix(String),
+    /// Any of these words.
+    OneOf(Vec<String>),
+}
+
+/// A segment's row without its blocks.
+struct Row {
+    first: i64,
+    last: i64,
+    texts: u32,
+    block_from: i64,
+    block_count: i64,
+}
+
+/// Writes a segment behind the others and merges what has gathered, in the caller's transaction.
+pub(super) fn add(desk: &Desk, segment: &Segment) -> Result<()> {
+    if segment.texts > 0 {
+        insert(desk, segment)?;
+        merge_gathered(desk)?;
+    }
+    Ok(())
+}
+
+fn insert(desk: &Desk, segment: &Segment) -> Result<()> {
+    let path = &desk.path;
+    let block_from: i64 = desk
+        .prepare("SELECT coalesce(max(pk), 0) + 1 FROM blocks")?
+        .query_row([], |row| row.get(0))
+        .at(path)?;
+    let mut write = desk.prepare("INSERT INTO blocks (pk, bytes) VALUES (?1, ?2)")?;
+    for (pk, block) in (block_from..).zip(&segment.blocks) {
+        write.execute(params![pk, block]).at(path)?;
+    }
+    let sql = "INSERT INTO segments (first, last, texts, block_from, block_count, directory) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let block_count = i64::try_from(segment.blocks.len()).unwrap_or(i64::MAX);
+    let values =
+        params![segment.first, segment.last, segment.texts, block_from, block_count, segment.directory];
+    desk.prepare(sql)?.execute(values).at(path)?;
+    Ok(())
+}
+
+fn delete(desk: &Desk, row: &Row) -> Result<()> {
+    let range = [row.block_from, row.block_from + row.block_count];
+    desk.prepare("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2")?.execute(range).at(&desk.path)?;
+    desk.prepare("DELETE FROM segments WHERE first = ?1")?.execute([row.first]).at(&desk.path)?;
+    Ok(())
+}
+
+/// Merges the newest segments if there are enough of one size among them.
+fn merge_gathered(desk: &Desk) -> Result<()> {
+    let newest = rows(desk, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
+    let sizes: Vec<usize> = newest.iter().map(|row| size_of(row.texts)).collect();
+    let Some(count) = (0..SIZES.len()).rev().find_map(|size| gathered(&sizes, size)) else { return Ok(()) };
+    let mut parts = Vec::with_capacity(count);
+    for row in newest[..count].iter().rev() {
+        parts.push(load(desk, row)?);
+    }
+    let merged = merge(&parts, |_| true).map_err(|garbled| damaged(desk, garbled))?;
+    for row in &newest[..count] {
+        delete(desk, row)?;
+    }
+    insert(desk, &merged)
+}
+
+fn size_of(texts: u32) -> usize {
+    SIZES.iter().position(|end| texts < *end).unwrap_or(SIZES.len())
+}
+
+/// How many of the newest are no larger than a size, if enough of them are just of that size.
+fn gathered(sizes: &[usize], size: usize) -> Option<usize> {
+    let count = sizes.iter().take_while(|other| **other <= size).count();
+    let alike = sizes[..count].iter().filter(|other| **other == size).count();
+    (alike >= FAN_IN).then_some(count)
+}
+
+fn rows(desk: &Desk, which: &str) -> Result<Vec<Row>> {
+    let sql = format!("SELECT first, last, texts, block_from, block_count FROM segments {which}");
+    let mut select = desk.prepare(&sql)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Row {
+            first: row.get(0)?,
+            last: row.get(1)?,
+            texts: row.get(2)?,
+            block_from: row.get(3)?,
+            block_count: row.get(4)?,
+        })
+    };
+    select.query_map([], read).and_then(Iterator::collect).at(&desk.path)
+}
+
+fn load(desk: &Desk, row: &Row) -> Result<Segment> {
+    let mut select = desk.prepare("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk")?;
+    let range = [row.block_from, row.block_from + row.block_count];
+    let blocks = select.query_map(range, |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
+    Ok(Segment {
+        first: row.first,
+        last: row.last,
+        texts: row.texts,
+        directory: directory(desk, row)?,
+        blocks,
+    })
+}
+
+fn directory(desk: &Desk, row: &Row) -> Result<Vec<u8>> {
+    let mut select = desk.prepare("SELECT directory FROM segments WHERE first = ?1")?;
+    select.query_row([row.first], |row| row.get(0)).at(&desk.path)
+}
+
+fn damaged(desk: &Desk, _: Garbled) -> sapwood_core::StoreError {
+    desk.damaged("the search index cannot be read; sapwood doctor --repair builds it anew".to_owned())
+}
+
+/// Takes texts out, such that no trace of them stays.
+pub(super) fn forget(desk: &Desk, gone: &HashSet<i64>) -> Result<()> {
+    for row in rows(desk, "ORDER BY first")? {
+        if !gone.iter().any(|number| (row.first..=row.last).contains(number)) {
+            continue;
+        }
+        let segment = load(desk, &row)?;
+        let left = merge(&[segment], |number| !gone.contains(&number));
+        let left = left.map_err(|garbled| damaged(desk, garbled))?;
+        delete(desk, &row)?;
+        if left.texts > 0 {
+            insert(desk, &left)?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties it.
+pub(super) fn clear(desk: &Desk) -> Result<()> {
+    desk.conn.execute_batch("DELETE FROM segments; DELETE FROM blocks;").at(&desk.path)
+}
+
+/// Whether every segment can be read.
+pub(super) fn is_sound(desk: &Desk) -> Result<bool> {
+    for row in rows(desk, "ORDER BY first")? {
+        if check_bytes(&load(desk, &row)?).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The numbers of texts that hold everything that is wanted, newest first, from below `before` on.
+pub(super) struct Found<'d> {
+    desk: &'d Desk,
+    wanted: Vec<Wanted>,
+    before: i64,
+    /// Segments that are still to be looked into, the newest last.
+    rows: Vec<Row>,
+    /// What was found in the last one, the newest last.
+    found: Vec<i64>,
+}
+
+impl<'d> Found<'d> {
+    pub fn new(desk: &'d Desk, wanted: Vec<Wanted>, before: i64) -> Result<Self> {
+        let mut rows = rows(desk, "ORDER BY first")?;
+        rows.retain(|row| row.first < before);
+        Ok(Self { desk, wanted, before, rows, found: Vec::new() })
+    }
+
+    pub fn next(&mut self) -> Result<Option<i64>> {
+        loop {
+            if let Some(number) = self.found.pop() {
+                return Ok(Some(number));
+            }
+            let Some(row) = self.rows.pop() else { return Ok(None) };
+            self.look_into(&row)?;
+        }
+    }
+
+    fn look_into(&mut self, row: &Row) -> Result<()> {
+        let directory = directory(self.desk, row)?;
+        let mut common: Option<Vec<u64>> = None;
+        for wanted in &self.wanted {
+            let found = self.holding(row, &directory, wanted)?;
+            let left = match common {
+                None => found,
+                Some(common) => in_both(&common, &found),
+            };
+            if left.is_empty() {
+                return Ok(());
+            }
+            common = Some(left);
+        }
+        let numbers = common.unwrap_or_default().into_iter().filter_map(|number| i64::try_from(number).ok());
+        let numbers = numbers.map(|number| row.first.saturating_add(number));
+        self.found.extend(numbers.filter(|number| *number < self.before));
+        Ok(())
+    }
+
+    /// The texts of a segment that hold this, in order.
+    fn holding(&self, row: &Row, directory: &[u8], wanted: &Wanted) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        match wanted {
+            Wanted::Word(word) => self.read_blocks(row, directory, word, false, &mut found)?,
+            Wanted::Prefix(word) => self.read_blocks(row, directory, word, true, &mut found)?,
+            Wanted::OneOf(words) => {
+                for word in words {
+                    self.read_blocks(row, directory, word, false, &mut found)?;
+                }
+            }
+        }
+        if !matches!(wanted, Wanted::Word(_)) {
+            found.sort_unstable();
+            found.dedup();
+        }
+        Ok(found)
+    }
+
+    fn read_blocks(
+        &self,
+        row: &Row,
+        directory: &[u8],
+        word: &str,
+        is_prefix: bool,
+        found: &mut Vec<u64>,
+    ) -> Result<()> {
+        let garbled = |garbled| damaged(self.desk, garbled);
+        let (start, count) = blocks_of(directory, word, is_prefix).map_err(garbled)?;
+        let mut select = self.desk.prepare("SELECT bytes FROM blocks WHERE pk = ?1")?;
+        for number in start..start + count {
+            let pk = row.block_from + i64::try_from(number).unwrap_or(i64::MAX);
+            let mut blocks = select.query([pk]).at(&self.desk.path)?;
+            let Some(block) = blocks.next().at(&self.desk.path)? else {
+                return Err(damaged(self.desk, Garbled));
+            };
+            let bytes = block.get_ref(0).at(&self.desk.path)?.as_blob().map_err(|_| garbled(Garbled))?;
+            find_in(bytes, word, is_prefix, found).map_err(garbled)?;
+        }
+        Ok(())
+    }
+}
+
+/// What two growing lists share. The shorter one leads: a rare word beside a common one is the usual case.
+fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
+    let (short, mut long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    let mut both = Vec::with_capacity(short.len());
+    for number in short {
+        long = &long[long.partition_point(|other| other < number)..];
+        if long.first() == Some(number) {
+            both.push(*number);
+        }
+    }
+    both
+}

@@ -1,0 +1,403 @@
+//! A piece of the search index: the words of a run of texts, each with the numbers of the texts that hold it. Pure.
+//!
+//! Words are sorted and cut into blocks of about a page. In a block each word is written as what it shares with the one
+//! before and the rest, followed by its texts as distances from one to the next. A directory has the first word of each
+//! block, so that a word is found by reading the directory and one block.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+/// A block is closed once it has so many bytes: its row then fills a page of the file.
+const BLOCK_BYTES: usize = 3_900;
+/// Longest word that is kept whole; the rest of a longer one is not found.
+const WORD_BYTES_MAX: usize = 256;
+
+/// A run of texts, ready to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::sqlite) struct Segment {
+    /// The number that the texts' numbers are counted from.
+    pub first: i64,
+    /// The last number it has seen, with a text or without.
+    pub last: i64,
+    pub texts: u32,
+    pub directory: Vec<u8>,
+    pub blocks: Vec<Vec<u8>>,
+}
+
+/// What went wrong with bytes that were read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sqlite) struct Garbled;
+
+/// The index of a run of texts. Each is its number and its words with spaces between; the numbers grow.
+pub(in crate::sqlite) fn build(first: i64, last: i64, texts: &[(i64, Option<String>)]) -> Segment {
+    let mut places: HashMap<&str, usize, FixedState> = HashMap::default();
+    let mut lists: Vec<(&str, Numbers)> = Vec::new();
+    let mut count = 0;
+    for (number, text) in texts {
+        let Some(text) = text else { continue };
+        count += 1;
+        let number = u64::try_from(number - first).unwrap_or(0);
+        for word in text.split(' ').filter(|word| !word.is_empty()) {
+            let word = &word[..word.floor_char_boundary(WORD_BYTES_MAX)];
+            let place = *places.entry(word).or_insert_with(|| {
+                lists.push((word, Numbers::default()));
+                lists.len() - 1
+            });
+            lists[place].1.push(number);
+        }
+    }
+    lists.sort_unstable_by_key(|(word, _)| *word);
+    let mut writer = Writer::default();
+    for (word, numbers) in &lists {
+        writer.add(word.as_bytes(), &numbers.bytes);
+    }
+    writer.finish(first, last, count)
+}
+
+/// One segment of several that follow each other, without the texts that `keeps` refuses.
+pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -> Result<Segment, Garbled> {
+    let first = parts.first().map_or(0, |part| part.first);
+    let last = parts.last().map_or(0, |part| part.last);
+    let mut streams = Vec::with_capacity(parts.len());
+    for part in parts {
+        streams.push(Stream::open(part)?);
+    }
+    let mut writer = Writer::default();
+    let mut kept = std::collections::HashSet::new();
+    loop {
+        let Some(word) = streams.iter().filter_map(Stream::word).min().map(<[u8]>::to_vec) else { break };
+        let mut numbers = Numbers::default();
+        for stream in &mut streams {
+            if stream.word() != Some(&word[..]) {
+                continue;
+            }
+            for number in numbers_in(stream.numbers)? {
+                let number = stream.first + i64::try_from(number).map_err(|_| Garbled)?;
+                if keeps(number) {
+                    numbers.push(u64::try_from(number - first).map_err(|_| Garbled)?);
+                    kept.insert(number);
+                }
+            }
+            stream.advance()?;
+        }
+        if !numbers.bytes.is_empty() {
+            writer.add(&word, &numbers.bytes);
+        }
+    }
+    Ok(writer.finish(first, last, u32::try_from(kept.len()).unwrap_or(u32::MAX)))
+}
+
+/// Which blocks may hold words from `from` on, up to those that begin with it: the first, and how many.
+pub(in crate::sqlite) fn blocks_of(
+    directory: &[u8],
+    from: &str,
+    is_prefix: bool,
+) -> Result<(usize, usize), Garbled> {
+    let (mut rest, mut number) = (directory, 0);
+    let (mut start, mut end) = (0, 0);
+    while !rest.is_empty() {
+        let length = take_length(&mut rest)?;
+        let word = take(&mut rest, length)?;
+        if word <= from.as_bytes() {
+            start = number;
+        } else if !(is_prefix && word.starts_with(from.as_bytes())) {
+            break;
+        }
+        number += 1;
+        end = number;
+    }
+    Ok((start, end - start))
+}
+
+/// The texts in a block that hold the word, or a word that begins with it, as distances from the segment's first.
+pub(in crate::sqlite) fn find_in(
+    block: &[u8],
+    wanted: &str,
+    is_prefix: bool,
+    found: &mut Vec<u64>,
+) -> Result<(), Garbled> {
+    let mut entries = Entries::of(block);
+    while entries.advance()? {
+        let is_it = match is_prefix {
+            true => entries.word.starts_with(wanted.as_bytes()),
+            false => entries.word == wanted.as_bytes(),
+        };
+        if is_it {
+            found.extend(numbers_in(entries.numbers)?);
+        } else if entries.word.as_slice() > wanted.as_bytes() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the bytes are what they should be: words in order, each with texts of this segment.
+pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
+    let mut stream = Stream::open(segment)?;
+    let span = u64::try_from(segment.last - segment.first).map_err(|_| Garbled)?;
+    let mut before: Vec<u8> = Vec::new();
+    while let Some(word) = stream.word() {
+        if word <= &before[..] {
+            return Err(Garbled);
+        }
+        before = word.to_vec();
+        let numbers = numbers_in(stream.numbers)?;
+        let grows = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        if numbers.is_empty() || !grows || numbers.last().is_some_and(|last| *last > span) {
+            return Err(Garbled);
+        }
+        stream.advance()?;
+    }
+    Ok(())
+}
+
+/// Growing numbers, as distances. The first is one more than it is, so that none is nought.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u64,
+    bytes: Vec<u8>,
+}
+
+impl Numbers {
+    fn push(&mut self, number: u64) {
+        // A word may stand twice in a text that was not cut by us.
+        if number + 1 > self.last {
+            put_number(&mut self.bytes, number + 1 - self.last);
+            self.last = number + 1;
+        }
+    }
+}
+
+fn numbers_in(mut bytes: &[u8]) -> Result<Vec<u64>, Garbled> {
+    let mut numbers = Vec::with_capacity(bytes.len());
+    let mut last = 0_u64;
+    while !bytes.is_empty() {
+        last = last.checked_add(take_number(&mut bytes)?).ok_or(Garbled)?;
+        numbers.push(last.checked_sub(1).ok_or(Garbled)?);
+    }
+    Ok(numbers)
+}
+
+#[derive(Default)]
+struct Writer {
+    directory: Vec<u8>,
+    blocks: Vec<Vec<u8>>,
+    block: Vec<u8>,
+    before: Vec<u8>,
+}
+
+impl Writer {
+    fn add(&mut self, word: &[u8], numbers: &[u8]) {
+        if self.block.len() >= BLOCK_BYTES {
+            self.blocks.push(std::mem::take(&mut self.block));
+        }
+        if self.block.is_empty() {
+            put_number(&mut self.directory, word.len() as u64);
+            self.directory.extend_from_slice(word);
+            self.before.clear();
+        }
+        let shared = self.before.iter().zip(word).take_while(|(before, now)| before == now).count();
+        put_number(&mut self.block, shared as u64);
+        put_number(&mut self.block, (word.len() - shared) as u64);
+        self.block.extend_from_slice(&word[shared..]);
+        put_number(&mut self.block, numbers.len() as u64);
+        self.block.extend_from_slice(numbers);
+        self.before.truncate(shared);
+        self.before.extend_from_slice(&word[shared..]);
+    }
+
+    fn finish(mut self, first: i64, last: i64, texts: u32) -> Segment {
+        if !self.block.is_empty() {
+            self.blocks.push(self.block);
+        }
+        Segment { first, last, texts, directory: self.directory, blocks: self.blocks }
+    }
+}
+
+/// The words of one block, one after the other.
+struct Entries<'b> {
+    rest: &'b [u8],
+    word: Vec<u8>,
+    numbers: &'b [u8],
+}
+
+impl<'b> Entries<'b> {
+    fn of(block: &'b [u8]) -> Self {
+        Self { rest: block, word: Vec::new(), numbers: &[] }
+    }
+
+    /// Goes to the next word, if there is one.
+    fn advance(&mut self) -> Result<bool, Garbled> {
+        if self.rest.is_empty() {
+            return Ok(false);
+        }
+        let shared = take_length(&mut self.rest)?;
+        let length = take_length(&mut self.rest)?;
+        if shared > self.word.len() {
+            return Err(Garbled);
+        }
+        self.word.truncate(shared);
+        self.word.extend_from_slice(take(&mut self.rest, length)?);
+        let length = take_length(&mut self.rest)?;
+        self.numbers = take(&mut self.rest, length)?;
+        Ok(true)
+    }
+}
+
+/// The words of a whole segment, one after the other.
+struct Stream<'s> {
+    first: i64,
+    blocks: std::slice::Iter<'s, Vec<u8>>,
+    entries: Option<Entries<'s>>,
+    numbers: &'s [u8],
+}
+
+impl<'s> Stream<'s> {
+    fn open(segment: &'s Segment) -> Result<Self, Garbled> {
+        let mut stream =
+            Self { first: segment.first, blocks: segment.blocks.iter(), entries: None, numbers: &[] };
+        stream.entries = stream.blocks.next().map(|block| Entries::of(block));
+        stream.advance()?;
+        Ok(stream)
+    }
+
+    fn word(&self) -> Option<&[u8]> {
+        self.entries.as_ref().map(|entries| entries.word.as_slice())
+    }
+
+    fn advance(&mut self) -> Result<(), Garbled> {
+        while let Some(entries) = &mut self.entries {
+            if entries.advance()? {
+                self.numbers = entries.numbers;
+                return Ok(());
+            }
+            self.entries = self.blocks.next().map(|block| Entries::of(block));
+        }
+        Ok(())
+    }
+}
+
+/// Seven bits a byte, the lowest first; the highest bit says that more come.
+fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Result<u64, Garbled> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first().ok_or(Garbled)?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Garbled)
+}
+
+fn take_length(bytes: &mut &[u8]) -> Result<usize, Garbled> {
+    usize::try_from(take_number(bytes)?).map_err(|_| Garbled)
+}
+
+fn take<'b>(bytes: &mut &'b [u8], length: usize) -> Result<&'b [u8], Garbled> {
+    let (taken, rest) = bytes.split_at_checked(length).ok_or(Garbled)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn find(segment: &Segment, wanted: &str, is_prefix: bool) -> BTreeSet<i64> {
+        let (start, count) = blocks_of(&segment.directory, wanted, is_prefix).unwrap();
+        let mut found = Vec::new();
+        for block in &segment.blocks[start..start + count] {
+            find_in(block, wanted, is_prefix, &mut found).unwrap();
+        }
+        found.into_iter().map(|number| segment.first + i64::try_from(number).unwrap()).collect()
+    }
+
+    fn texts() -> impl Strategy<Value = Vec<(i64, Option<String>)>> {
+        let word = "[a-c]{1,3}|[a-z]{1,8}|é[a-b]{0,2}";
+        let text =
+            proptest::option::of(proptest::collection::vec(word, 0..20).prop_map(|words| words.join(" ")));
+        proptest::collection::vec(text, 1..40).prop_map(|texts| {
+            texts.into_iter().enumerate().map(|(at, text)| (10 + at as i64, text)).collect()
+        })
+    }
+
+    /// What a search should find, the slow way.
+    fn expected(texts: &[(i64, Option<String>)], wanted: &str, is_prefix: bool) -> BTreeSet<i64> {
+        let is_it = |word: &str| if is_prefix { word.starts_with(wanted) } else { word == wanted };
+        let holds = |text: &Option<String>| text.as_ref().is_some_and(|text| text.split(' ').any(is_it));
+        texts.iter().filter(|(_, text)| holds(text)).map(|(number, _)| *number).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_segment_finds_what_its_texts_hold(texts in texts(), wanted in "[a-z]{1,3}|é", cut in 0_usize..40) {
+            let last = texts.last().unwrap().0;
+            let whole = build(10, last, &texts);
+            check(&whole).unwrap();
+            let cut = cut.min(texts.len() - 1);
+            let (older, newer) = texts.split_at(cut);
+            let parts = [build(10, 9 + cut as i64, older), build(10 + cut as i64, last, newer)];
+            let merged = merge(&parts, |_| true).unwrap();
+            prop_assert_eq!(&merged.blocks, &whole.blocks);
+            for is_prefix in [false, true] {
+                prop_assert_eq!(find(&whole, &wanted, is_prefix), expected(&texts, &wanted, is_prefix));
+            }
+        }
+
+        #[test]
+        fn what_is_forgotten_leaves_no_trace(texts in texts(), gone in proptest::collection::btree_set(10_i64..50, 0..30)) {
+            let last = texts.last().unwrap().0;
+            let keeps = |number: i64| !gone.contains(&number);
+            let kept: Vec<_> = texts.iter().map(|(number, text)| (*number, text.clone().filter(|_| keeps(*number)))).collect();
+            let forgot = merge(&[build(10, last, &texts)], keeps).unwrap();
+            prop_assert_eq!(forgot.blocks, build(10, last, &kept).blocks);
+        }
+
+        #[test]
+        fn garbled_bytes_are_said_to_be(texts in texts(), at in any::<usize>(), bit in 0_u32..8) {
+            let mut segment = build(10, texts.last().unwrap().0, &texts);
+            prop_assume!(!segment.blocks.is_empty());
+            let block = &mut segment.blocks[0];
+            let at = at % block.len();
+            block[at] ^= 1 << bit;
+            // Whatever comes of it, nothing breaks.
+            let _ = check(&segment);
+            let _ = merge(&[segment], |_| true);
+        }
+    }
+
+    #[test]
+    fn many_words_go_into_many_blocks_and_are_all_found() {
+        let words: Vec<String> = (0..20_000).map(|n| format!("word{n}")).collect();
+        let texts: Vec<(i64, Option<String>)> =
+            words.chunks(100).enumerate().map(|(at, words)| (at as i64, Some(words.join(" ")))).collect();
+        let segment = build(0, 199, &texts);
+        assert!(segment.blocks.len() > 20, "{}", segment.blocks.len());
+        let mut homes: BTreeMap<&str, i64> = BTreeMap::new();
+        for (number, chunk) in words.chunks(100).enumerate() {
+            homes.extend(chunk.iter().map(|word| (word.as_str(), number as i64)));
+        }
+        for (word, home) in homes {
+            assert_eq!(find(&segment, word, false), BTreeSet::from([home]), "{word}");
+        }
+        assert_eq!(find(&segment, "word", true).len(), 200);
+        assert!(find(&segment, "nowhere", false).is_empty() && find(&segment, "a", true).is_empty());
+    }
+}
