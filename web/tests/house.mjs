@@ -11,6 +11,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const BINARY = process.env.SAPWOOD_BIN ?? join(here, "../../target/debug/sapwood");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 const READY_MS_MAX = 30_000;
+const LEASED_TRIES_MAX = 60;
 
 const AGENT = `id: helper
 name: Helper
@@ -94,8 +95,14 @@ export class House {
         body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
       });
     // A connection that was kept may have been closed while it was idle.
-    const response = await ask().catch(ask);
-    const text = await response.text();
+    let response = await ask().catch(ask);
+    let text = await response.text();
+    // A turn that has ended tidies up before it lets go of its session.
+    for (let tries = 0; tries < LEASED_TRIES_MAX && text.includes("session.leased"); tries++) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      response = await ask();
+      text = await response.text();
+    }
     if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`);
     return text === "" ? null : JSON.parse(text);
   }

@@ -119,8 +119,8 @@ async fn download_input(
 /// Bytes that an entry of the session names by their hash: a picture, a tool's whole output.
 #[utoipa::path(get, path = "/v1/sessions/{session}/blobs/{blob}", tag = "artifacts",
     params(("session" = String, Path), ("blob" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = serde_json::Value, content_type = "*/*"),
+        (status = 206, body = serde_json::Value, content_type = "*/*"),
         (status = 304, description = "You have these bytes")))]
 async fn download_blob(
     Shared(state): Shared<State>,
