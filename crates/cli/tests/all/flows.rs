@@ -68,6 +68,19 @@ fn status(view: &Value, node: &str) -> String {
     found["status"].as_str().unwrap().to_owned()
 }
 
+/// What a run mirrors of the owner, once it has ended.
+fn check_role_files(world: &World, folder: &std::path::Path) {
+    let role: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("transcript.json")).unwrap()).unwrap();
+    assert_eq!((role["roleName"].as_str(), role["currentNodeId"].as_str()), (Some("owner"), Some("release")));
+    assert_eq!(role["isActive"], false);
+    let items: Value = serde_json::from_slice(&std::fs::read(folder.join("feed.json")).unwrap()).unwrap();
+    assert_eq!(items, json!(world.lines(&["feed", "flow-r__owner"])));
+    let names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), 2, "no temporary file is left: {names:?}");
+}
+
 #[test]
 fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
     on_each_store(|world| {
@@ -133,21 +146,7 @@ fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
         let count = |kind: &str| feed.iter().filter(|item| item["type"] == kind).count();
         // A wrong target, and a turn that ended without a handoff.
         assert_eq!((count("repair"), count("handoff")), (2, 2), "{feed:?}");
-        let folder = dir.join("test/flow-r/roles/owner");
-        let role: Value =
-            serde_json::from_slice(&std::fs::read(folder.join("transcript.json")).unwrap()).unwrap();
-        assert_eq!(
-            (role["roleName"].as_str(), role["currentNodeId"].as_str()),
-            (Some("owner"), Some("release"))
-        );
-        assert_eq!(role["isActive"], false);
-        let items: Value = serde_json::from_slice(&std::fs::read(folder.join("feed.json")).unwrap()).unwrap();
-        assert_eq!(items, json!(world.lines(&["feed", "flow-r__owner"])));
-        let names: Vec<String> = std::fs::read_dir(&folder)
-            .unwrap()
-            .map(|f| f.unwrap().file_name().into_string().unwrap())
-            .collect();
-        assert_eq!(names.len(), 2, "no temporary file is left: {names:?}");
+        check_role_files(world, &dir.join("test/flow-r/roles/owner"));
         world.ok(&["doctor"]);
     });
 }

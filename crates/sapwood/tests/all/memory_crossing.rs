@@ -188,13 +188,13 @@ impl Town {
     }
 
     async fn check(&self) {
-        for who in 0..PEOPLE.len() {
+        for (who, person) in PEOPLE.iter().enumerate() {
             let seen = self.seen_by(who).await;
             for (canary, said_by) in self.said_by.iter().enumerate() {
                 if !seen.contains(&format!("canary{canary}end")) {
                     continue;
                 }
-                assert_eq!(PEOPLE[*said_by].0, PEOPLE[who].0, "a memory crossed tenants");
+                assert_eq!(PEOPLE[*said_by].0, person.0, "a memory crossed tenants");
                 assert!(
                     *said_by == who || self.is_everybodys(canary).await,
                     "a memory crossed to another user"

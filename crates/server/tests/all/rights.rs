@@ -20,6 +20,11 @@ enum Needs {
 type Row = (&'static str, Needs, Value, u16);
 
 fn table() -> Vec<Row> {
+    [sessions(), around()].concat()
+}
+
+/// One session, and the lists of them.
+fn sessions() -> Vec<Row> {
     use Needs::{Key, Own, Read, Write};
     let none = Value::Null;
     vec![
@@ -70,6 +75,14 @@ fn table() -> Vec<Row> {
         ("list_members", Read, none.clone(), 200),
         ("share_session", Own, json!({ "member": "bob", "role": "reader" }), 200),
         ("search_sessions", Key, none.clone(), 200),
+    ]
+}
+
+/// What stands around sessions, and what others call them.
+fn around() -> Vec<Row> {
+    use Needs::{Key, Own, Read, Write};
+    let none = Value::Null;
+    vec![
         ("read_audit", Key, none.clone(), 200),
         ("list_memories", Key, none.clone(), 200),
         ("add_memory", Key, json!({ "text": "The office is in Bern" }), 201),
