@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sapwood_core::port::store::Store;
 use sapwood_core::scope::Members;
 use sapwood_core::{Principal, Record, Scope, Seq, SessionId, TenantId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How often the store is asked whether another process wrote.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! One tool call: the last check of its input, the run itself, and what of its output goes into the log. What is big goes
 //! into a blob, and the model sees its head, its tail and how to read on.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use sapwood_core::Part;
 use sapwood_core::content::{BlobRef, ToolCall};

@@ -214,6 +214,10 @@ fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>
 /// damage, unless it has a hole (zeros: no line has any) and nothing is behind it but the rest of one batch. So a power
 /// cut leaves a batch whose later sectors were on the disk before its earlier ones.
 fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
+    // It was the end of the file when it was read. Whoever writes it may have finished since.
+    if !raw.ends_with(b"\n") {
+        return Ok(true);
+    }
     let has_hole = |raw: &[u8]| raw.contains(&0);
     let mut is_over = !has_hole(raw);
     while let Some(next) = next_line(reader, file)? {
