@@ -85,6 +85,7 @@ impl Subscription {
                 return Ok(event);
             }
             tokio::select! {
+                biased;
                 record = self.follower.next(), if self.record.is_none() => self.record = Some(record?),
                 fragment = self.fragments.recv(), if self.fragment.is_none() => match fragment {
                     Ok(fragment) => self.fragment = Some(fragment),

@@ -5,7 +5,7 @@
 //! all followed sessions, not one per follower: it asks the store whether anything changed at all, and only then which
 //! session did. It runs as long as somebody follows. What many follow is read once, see [`Page`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) struct Tail {
 
 #[derive(Default)]
 struct State {
-    followed: HashMap<Key, Followed>,
+    followed: BTreeMap<Key, Followed>,
     poller: Option<JoinHandle<()>>,
 }
 
@@ -112,9 +112,9 @@ impl Tail {
     }
 
     /// The followed sessions of each tenant.
-    fn followed(&self) -> HashMap<TenantId, Vec<SessionId>> {
+    fn followed(&self) -> BTreeMap<TenantId, Vec<SessionId>> {
         let state = self.lock();
-        let mut sessions: HashMap<TenantId, Vec<SessionId>> = HashMap::new();
+        let mut sessions: BTreeMap<TenantId, Vec<SessionId>> = BTreeMap::new();
         for (tenant, session) in state.followed.keys() {
             sessions.entry(tenant.clone()).or_default().push(session.clone());
         }
@@ -203,7 +203,7 @@ async fn poll(tail: Weak<Tail>, store: Arc<dyn Store>) {
     }
 }
 
-async fn look(tail: &Tail, store: &dyn Store, sessions: HashMap<TenantId, Vec<SessionId>>) {
+async fn look(tail: &Tail, store: &dyn Store, sessions: BTreeMap<TenantId, Vec<SessionId>>) {
     for (tenant, sessions) in sessions {
         let scope = Scope::operator(tenant, Principal::System);
         match store.heads(&scope, &sessions).await {

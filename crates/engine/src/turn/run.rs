@@ -52,11 +52,13 @@ pub(super) async fn run_turn(
         if machine.state().ended.is_some() || (waits && on_wait == OnWait::Leave) {
             return Ok(());
         }
+        // In this order, so that a simulation can do the same again; and whoever lost the session stops first.
         let input = tokio::select! {
-            Some(input) = work.next() => input?,
+            biased;
+            () = hold.lost() => return Err(EngineError::LeaseLost { session: stage.session.clone() }),
             input = inbox.next() => input?,
             () = &mut limit => Input::TimeOver { partial: None },
-            () = hold.lost() => return Err(EngineError::LeaseLost { session: stage.session.clone() }),
+            Some(input) = work.next() => input?,
         };
         step = machine.advance(stage.complete(input, &mut work));
     }
