@@ -181,9 +181,10 @@ impl Query {
         !self.is_empty() && self.terms.iter().all(|term| term.find(text).is_some())
     }
 
-    /// Whether words have to stand together, which an index without positions cannot tell.
-    pub fn has_phrases(&self) -> bool {
-        self.terms.iter().any(|term| term.words.len() > 1)
+    /// Whether an index that has words without their places, and cuts long ones, can tell that a text matches.
+    pub fn is_settled_by(&self, word_bytes_max: usize) -> bool {
+        let is_whole = |word: &String| word.len() <= word_bytes_max;
+        self.terms.iter().all(|term| term.words.len() == 1 && term.words.iter().all(is_whole))
     }
 
     /// A line of the text around the first match; from the beginning if nothing matches.

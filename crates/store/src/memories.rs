@@ -123,7 +123,7 @@ impl<'a> Wanted<'a> {
             return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
         }
         let words = (!filter.text.is_empty()).then(|| Query::parse(&filter.text));
-        let cursor = filter.cursor.as_deref().map(|cursor| cursor.parse().map_err(|_| bad_cursor()));
+        let cursor = filter.cursor.as_deref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor)));
         Ok(Self { filter, words, before: cursor.transpose()?, limit: page_limit(filter.limit) })
     }
 

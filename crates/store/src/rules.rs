@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use sapwood_core::entry::{Kind, SessionState, Stance, codec};
+use sapwood_core::entry::{Kind, Meta, SessionState, Stance, codec};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
     APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, Lease,
@@ -14,6 +14,7 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{Body, Draft, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use crate::admit::admit;
+use crate::match_text::Query;
 
 /// Longest idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -192,6 +193,32 @@ pub fn may_see_line(scope: &Scope, line: &AuditLine, about: Option<&Summary>) ->
         || about.is_some_and(|summary| admit(scope, summary, Right::Own).is_ok())
 }
 
+/// What is said about a cursor that no page has ended with.
+pub fn bad_cursor(text: &str) -> StoreError {
+    let why = format!("{text:?} is not one this store has given out");
+    StoreError::Invalid { what: "the cursor", why }
+}
+
+/// Where a page of a list begins in a database: the time and number of the last session on the page before.
+pub fn read_list_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
+    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
+    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
+    parsed.ok_or_else(|| bad_cursor(text))
+}
+
+/// What a search shows of an entry whose text it has found.
+pub fn hit_of(summary: &Summary, meta: &Meta, words: &Query, text: &str) -> Hit {
+    Hit {
+        session: summary.id.clone(),
+        title: summary.title.clone().or_else(|| summary.preview.clone()),
+        seq: meta.seq,
+        id: meta.id,
+        kind: meta.kind.as_str(),
+        at: meta.at,
+        snippet: words.snippet(text),
+    }
+}
+
 pub fn page_limit(limit: usize) -> usize {
     match limit {
         0 => PAGE_ROWS_DEFAULT,
@@ -216,7 +243,7 @@ impl ListCursor {
         let parsed = text
             .split_once('~')
             .and_then(|(at, id)| Some(Self { at: TimestampMs(at.parse().ok()?), id: id.parse().ok()? }));
-        parsed.ok_or_else(bad_cursor)
+        parsed.ok_or_else(|| bad_cursor(text))
     }
 
     pub fn print(&self) -> String {
@@ -248,7 +275,7 @@ impl HitCursor {
             let seq = Seq(pieces.next()?.parse().ok()?);
             Some(Self { at, seq, session: pieces.next()?.parse().ok()? })
         };
-        parse().ok_or_else(bad_cursor)
+        parse().ok_or_else(|| bad_cursor(text))
     }
 
     pub fn print(&self) -> String {
@@ -258,10 +285,6 @@ impl HitCursor {
     pub fn key(&self) -> (Reverse<TimestampMs>, &SessionId, Reverse<Seq>) {
         (Reverse(self.at), &self.session, Reverse(self.seq))
     }
-}
-
-pub fn bad_cursor() -> StoreError {
-    StoreError::Invalid { what: "the cursor", why: "it is not one that this store gave out".to_owned() }
 }
 
 /// One page of the sessions this caller may see, out of all of a tenant's.

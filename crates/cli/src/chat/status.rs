@@ -3,7 +3,6 @@
 use sapwood::SessionId;
 use sapwood::core::pressure::{Level, Pressure};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::pressure::Situation;
 use sapwood::engine::turn::TurnReport;
 
 use super::view::duration;
@@ -23,7 +22,8 @@ pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, too
     let mut parts = vec![clean(&model).into_owned(), duration(took_ms)];
     parts.extend(tokens.map(|tokens| format!("{} tokens", thousands(tokens))));
     parts.extend(spent(&summary));
-    let gauge = pressure(app, session, &model).await?.map(|pressure| gauge(&pressure)).unwrap_or_default();
+    let pressure = app.engine.pressure_of(&app.scope, session).await?;
+    let gauge = pressure.map(|pressure| gauge(&pressure)).unwrap_or_default();
     Ok(format!("  {DIM}{}{DIM:#}{gauge}", parts.join(" · ")))
 }
 
@@ -43,15 +43,6 @@ fn spent(summary: &Summary) -> Option<String> {
         (spent, 0) => Some(format!("{} in all", cost(spent))),
         (spent, unpriced) => Some(format!("{} in all and {unpriced} unpriced", cost(spent))),
     }
-}
-
-pub async fn pressure(app: &App, session: &SessionId, model: &str) -> Result<Option<Pressure>> {
-    let Some(facts) = app.model.as_ref().map(|models| models.facts(model)) else { return Ok(None) };
-    let budget_tokens =
-        facts.window_tokens.map(|window| window.saturating_sub(facts.output_tokens_max.unwrap_or(0)).max(1));
-    let thresholds = app.engine.thresholds_of(&app.scope, session).await?;
-    let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
-    Ok(app.engine.pressure(&app.scope, session, &situation).await?)
 }
 
 fn gauge(pressure: &Pressure) -> String {

@@ -104,24 +104,13 @@ fn day_of(at: TimestampMs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::MemoryId;
+    use crate::memory::fixture;
     use crate::scope::Principal;
 
     fn memory(number: i64, kind: MemoryKind, text: &str) -> Memory {
-        Memory {
-            id: MemoryId::mint(TimestampMs(number), 1),
-            belongs: Belongs::To(Principal::User("ana".parse().unwrap())),
-            kind,
-            text: text.to_owned(),
-            sources: Vec::new(),
-            learned: Learned::ByHand,
-            by: Principal::System,
-            version: 1,
-            created_at: TimestampMs(1_794_787_200_000),
-            updated_at: TimestampMs(1_794_787_200_000),
-            superseded_by: None,
-            embedding: None,
-        }
+        let at = TimestampMs(1_794_787_200_000);
+        let belongs = Belongs::To(Principal::User("ana".parse().unwrap()));
+        Memory { belongs, kind, created_at: at, updated_at: at, ..fixture::memory(number, text) }
     }
 
     #[test]

@@ -181,30 +181,11 @@ fn pair_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::TimestampMs;
-    use crate::port::memory::{Belongs, Learned};
-    use crate::scope::Principal;
-
-    fn memory(text: &str) -> Memory {
-        Memory {
-            id: MemoryId::mint(TimestampMs(1), 1),
-            belongs: Belongs::Tenant,
-            kind: MemoryKind::Fact,
-            text: text.to_owned(),
-            sources: Vec::new(),
-            learned: Learned::ByHand,
-            by: Principal::System,
-            version: 1,
-            created_at: TimestampMs(1),
-            updated_at: TimestampMs(1),
-            superseded_by: None,
-            embedding: None,
-        }
-    }
+    use crate::memory::fixture;
 
     fn relation(new: &str, tone: Tone, known: &str) -> &'static str {
         let candidate = Candidate { kind: MemoryKind::Fact, text: new.to_owned(), entries: Vec::new(), tone };
-        match relate(&candidate, [memory(known)].iter()) {
+        match relate(&candidate, [fixture::memory(1, known)].iter()) {
             Relation::New => "new",
             Relation::Strengthens(_) => "same",
             Relation::Supersedes(_) => "instead",

@@ -130,3 +130,28 @@ mod tests {
         assert_eq!(Mark::of(&mark.to_body()), Some(mark));
     }
 }
+
+#[cfg(test)]
+mod fixture {
+    use crate::id::{MemoryId, TimestampMs};
+    use crate::port::memory::{Belongs, Learned, Memory, MemoryKind};
+    use crate::scope::Principal;
+
+    /// A fact that the whole tenant knows.
+    pub fn memory(number: i64, text: &str) -> Memory {
+        Memory {
+            id: MemoryId::mint(TimestampMs(number), 1),
+            belongs: Belongs::Tenant,
+            kind: MemoryKind::Fact,
+            text: text.to_owned(),
+            sources: Vec::new(),
+            learned: Learned::ByHand,
+            by: Principal::System,
+            version: 1,
+            created_at: TimestampMs(1),
+            updated_at: TimestampMs(1),
+            superseded_by: None,
+            embedding: None,
+        }
+    }
+}

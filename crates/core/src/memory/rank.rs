@@ -145,26 +145,10 @@ impl Vocabulary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{MemoryId, TimestampMs};
-    use crate::port::memory::{Belongs, Learned, MemoryKind};
-    use crate::scope::Principal;
+    use crate::memory::fixture;
 
     fn memories(texts: &[&str]) -> Vec<Memory> {
-        let memory = |(number, text): (usize, &&str)| Memory {
-            id: MemoryId::mint(TimestampMs(number as i64), 1),
-            belongs: Belongs::Tenant,
-            kind: MemoryKind::Fact,
-            text: (*text).to_owned(),
-            sources: Vec::new(),
-            learned: Learned::ByHand,
-            by: Principal::System,
-            version: 1,
-            created_at: TimestampMs(1),
-            updated_at: TimestampMs(1),
-            superseded_by: None,
-            embedding: None,
-        };
-        texts.iter().enumerate().map(memory).collect()
+        texts.iter().zip(0..).map(|(text, number)| fixture::memory(number, text)).collect()
     }
 
     fn best<'a>(question: &str, memories: &'a [Memory]) -> Option<&'a str> {

@@ -11,7 +11,7 @@ use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
-use sapwood_core::pressure::{Pressure, Thresholds};
+use sapwood_core::pressure::Pressure;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::turn::{CallersTool, Terms};
@@ -143,11 +143,6 @@ impl Engine {
         let thresholds = agent.pressure.unwrap_or(self.thresholds);
         let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
         self.pressure(scope, session, &situation).await
-    }
-
-    /// Where the levels of pressure begin in a session.
-    pub async fn thresholds_of(&self, scope: &Scope, session: &SessionId) -> Result<Thresholds> {
-        Ok(self.agent_of(scope, session).await?.pressure.unwrap_or(self.thresholds))
     }
 
     /// The agent a session was started with.

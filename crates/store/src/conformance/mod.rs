@@ -74,7 +74,7 @@ macro_rules! conformance_cases {
             list: newest_first_in_pages, an_append_moves_a_session_to_the_front,
                 filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends, a_made_up_cursor_is_refused,
                 create_is_idempotent, the_summary_has_what_was_given;
-            search: words_phrases_and_prefixes, newest_first_with_a_cursor, within_one_session,
+            search: words_phrases_and_prefixes, long_words_are_found_whole, newest_first_with_a_cursor, within_one_session,
                 special_characters_are_never_an_error, tool_calls_are_found, names_and_summaries_are_found,
                 a_fork_does_not_find_shared_entries_twice, shared_entries_are_found_in_forks_of_the_erased,
                 a_fork_is_searched_where_its_source_cannot_be_seen;

@@ -51,6 +51,19 @@ pub async fn words_phrases_and_prefixes(harness: &impl Harness) {
     assert_eq!((hit.kind, hit.snippet.contains("brown fox")), ("user_message", true));
 }
 
+/// An index may cut them; a search does not.
+pub async fn long_words_are_found_whole(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let long = "x".repeat(3_000);
+    world.told(&ana(), "s", &[&format!("{long}a"), &format!("{long}b and more"), "x"]).await;
+    for (text, expected) in
+        [(format!("{long}a"), vec![1]), (long.clone(), vec![]), (format!("{long}*"), vec![2, 1])]
+    {
+        let seqs: Vec<u32> = found(&world, &text).await.into_iter().map(|(_, seq)| seq).collect();
+        assert_eq!(seqs, expected);
+    }
+}
+
 pub async fn newest_first_with_a_cursor(harness: &impl Harness) {
     let world = World::open(harness).await;
     let sessions = [world.create(&ana(), "a").await, world.create(&ana(), "b").await];

@@ -78,18 +78,10 @@ pub fn check_only<B: Stored>(scope: &Scope, session: &SessionId, book: Option<&L
 
 fn find_in<B: Stored>(book: &Logbook<B>, seq: Seq, words: &Query) -> Result<Option<Hit>> {
     let row = book.row(seq)?;
-    let text = into_entry(book.record(seq, &row)?)?.body.search_text();
+    let entry = into_entry(book.record(seq, &row)?)?;
+    let text = entry.body.search_text();
     if !words.matches(&text) {
         return Ok(None);
     }
-    let summary = &book.summary;
-    Ok(Some(Hit {
-        session: summary.id.clone(),
-        title: summary.title.clone().or_else(|| summary.preview.clone()),
-        seq,
-        id: row.meta.id,
-        kind: row.meta.kind.as_str(),
-        at: row.meta.at,
-        snippet: words.snippet(&text),
-    }))
+    Ok(Some(rules::hit_of(&book.summary, &entry.meta, words, &text)))
 }

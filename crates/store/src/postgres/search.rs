@@ -8,7 +8,7 @@
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Kind, Record, Right, Scope, StoreError, TenantId};
+use sapwood_core::{Kind, Record, Right, Scope, TenantId};
 
 use super::desk::Desk;
 use super::log::{LogRows, seq_of};
@@ -198,29 +198,15 @@ fn read_cursor(cursor: Option<&str>) -> Result<After> {
         let (at, session) = (pieces.next()?.parse().ok()?, pieces.next()?.parse().ok()?);
         Some((at, session, pieces.next()?.parse().ok()?))
     };
-    parse().ok_or_else(|| StoreError::Invalid {
-        what: "the cursor",
-        why: format!("{text:?} is not one this store has given out"),
-    })
+    parse().ok_or_else(|| rules::bad_cursor(text))
 }
 
 /// `None` if the words are all there, but not together as a phrase wants them, or not whole.
 fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| desk.damaged(error))?;
     let text = body.search_text();
-    let is_sure = words.terms.iter().flat_map(|term| &term.words).all(|word| word.len() <= WORD_BYTES_MAX);
-    if (words.has_phrases() || !is_sure) && !words.matches(&text) {
-        return Ok(None);
-    }
-    Ok(Some(Hit {
-        session: summary.id,
-        title: summary.title.or(summary.preview),
-        seq: record.meta.seq,
-        id: record.meta.id,
-        kind: record.meta.kind.as_str(),
-        at: record.meta.at,
-        snippet: words.snippet(&text),
-    }))
+    let is_it = words.is_settled_by(WORD_BYTES_MAX) || words.matches(&text);
+    Ok(is_it.then(|| rules::hit_of(&summary, &record.meta, words, &text)))
 }
 
 /// How many of the tenant's texts the index should hold and does not.

@@ -17,7 +17,7 @@ use super::known::{is_on_path, node_at, settings_at};
 use super::log::{LogRows, int, seq_of};
 use super::path::check_in_tree;
 use crate::admit::admit;
-use crate::rules::{no_entry, page_limit};
+use crate::rules::{no_entry, page_limit, read_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
@@ -223,19 +223,9 @@ pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) ->
     Ok(heads)
 }
 
-/// Where a page of a list begins: the time and number of the last session on the page before.
-fn read_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
-    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
-    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
-    parsed.ok_or_else(|| StoreError::Invalid {
-        what: "the cursor",
-        why: format!("{text:?} is not one this store has given out"),
-    })
-}
-
 pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
     let mut page = Page { items: Vec::new(), next: None };
-    let mut last = read_cursor(filter.cursor.as_deref())?;
+    let mut last = read_list_cursor(filter.cursor.as_deref())?;
     let limit = page_limit(filter.limit);
     loop {
         let rows = list_rows(desk, filter.id_prefix.as_deref().unwrap_or(""), last).await?;

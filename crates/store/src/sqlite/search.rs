@@ -12,12 +12,12 @@ use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Kind, Record, Right, Scope, StoreError};
+use sapwood_core::{Kind, Record, Right, Scope};
 
 use super::desk::Desk;
 use super::fault::Fault;
 use super::index::indexer::Texts;
-use super::index::{self, Found, Segment, Wanted};
+use super::index::{self, Found, Segment, WORD_BYTES_MAX, Wanted};
 use super::log::LogRows;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
@@ -292,14 +292,17 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
     Ok(page)
 }
 
-/// All words of a query; those that must stand together are checked on the text.
+/// All words of a query, as far as the index has them; whether they are whole and stand together is checked on the text.
 fn wanted_by(words: &Query) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for term in &words.terms {
         let last = term.words.len().saturating_sub(1);
-        wanted.extend(term.words.iter().enumerate().map(|(at, word)| match term.prefix && at == last {
-            true => Wanted::Prefix(word.clone()),
-            false => Wanted::Word(word.clone()),
+        wanted.extend(term.words.iter().enumerate().map(|(at, word)| {
+            let cut = index::cut(word).to_owned();
+            match cut.len() < word.len() || term.prefix && at == last {
+                true => Wanted::Prefix(cut),
+                false => Wanted::Word(cut),
+            }
         }));
     }
     wanted
@@ -307,26 +310,13 @@ fn wanted_by(words: &Query) -> Vec<Wanted> {
 
 fn read_cursor(cursor: Option<&str>) -> Result<i64> {
     let Some(text) = cursor else { return Ok(i64::MAX) };
-    text.parse().map_err(|_| StoreError::Invalid {
-        what: "the cursor",
-        why: format!("{text:?} is not one this store has given out"),
-    })
+    text.parse().map_err(|_| rules::bad_cursor(text))
 }
 
-/// `None` if the words are all there, but not together as a phrase wants them.
+/// `None` if the words are all there, but not together as a phrase wants them, or not whole.
 fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| desk.damaged(error.to_string()))?;
     let text = body.search_text();
-    if words.has_phrases() && !words.matches(&text) {
-        return Ok(None);
-    }
-    Ok(Some(Hit {
-        session: summary.id,
-        title: summary.title.or(summary.preview),
-        seq: record.meta.seq,
-        id: record.meta.id,
-        kind: record.meta.kind.as_str(),
-        at: record.meta.at,
-        snippet: words.snippet(&text),
-    }))
+    let is_it = words.is_settled_by(WORD_BYTES_MAX) || words.matches(&text);
+    Ok(is_it.then(|| rules::hit_of(&summary, &record.meta, words, &text)))
 }

@@ -17,7 +17,7 @@ use super::hot::Nodes;
 use super::log::LogRows;
 use super::path::check_in_tree;
 use crate::admit::admit;
-use crate::rules::{no_entry, page_limit};
+use crate::rules::{no_entry, page_limit, read_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
@@ -183,19 +183,9 @@ pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Resul
     Ok(children)
 }
 
-/// Where a page of a list begins: the time and pk of the last session on the page before.
-fn read_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
-    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
-    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
-    parsed.ok_or_else(|| StoreError::Invalid {
-        what: "the cursor",
-        why: format!("{text:?} is not one this store has given out"),
-    })
-}
-
 pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
     let mut page = Page { items: Vec::new(), next: None };
-    let (time, pk) = read_cursor(filter.cursor.as_deref())?;
+    let (time, pk) = read_list_cursor(filter.cursor.as_deref())?;
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
     let limit = page_limit(filter.limit);
     let prefix = filter.id_prefix.as_deref().unwrap_or("");

@@ -164,7 +164,7 @@ fn run_on_threads(streams: Vec<impl Future<Output = anyhow::Result<()>> + Send>)
     })
 }
 
-async fn one_of_many(
+pub(super) async fn one_of_many(
     engine: Engine,
     scope: sapwood::Scope,
     session: SessionId,

@@ -8,7 +8,7 @@ use sapwood::store::OpenOptions as StoreOptions;
 use sapwood::store::postgres::floor;
 use sapwood::{Body, Engine, ForkAt, OpenOptions, Seq, SessionId};
 
-use super::append::run_as_tasks;
+use super::append::{one_of_many, run_as_tasks};
 use crate::bench::bodies::{bodies, line_of, short_bodies};
 use crate::bench::measure::{median, median_millis, millis, per_second};
 use crate::bench::stage::{KEPT, Stage};
@@ -102,18 +102,6 @@ async fn streams(stage: &Stage, url: &str, said: &[Body], count: usize, round: u
     let start = Instant::now();
     run_as_tasks(streams)?;
     Ok(per_second(each * count, start.elapsed()))
-}
-
-async fn one_of_many(
-    engine: Engine,
-    scope: sapwood::Scope,
-    session: SessionId,
-    said: Vec<Body>,
-) -> anyhow::Result<()> {
-    for body in said {
-        engine.inject(&scope, &session, vec![body], Default::default()).await?;
-    }
-    Ok(())
 }
 
 async fn time_forks(stage: &Stage, engine: &Engine, source: &SessionId, at: Seq) -> anyhow::Result<f64> {

@@ -14,7 +14,7 @@ use sapwood_core::port::store::Result;
 use super::desk::Desk;
 use super::fault::Fault;
 use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
-pub(super) use segment::{Segment, build};
+pub(super) use segment::{Segment, WORD_BYTES_MAX, build, cut};
 
 /// So many segments of a size become one of the next.
 const FAN_IN: usize = 8;

@@ -10,8 +10,8 @@ use foldhash::fast::FixedState;
 
 /// A block is closed once it has so many bytes: its row then fills a page of the file.
 const BLOCK_BYTES: usize = 3_900;
-/// Longest word that is kept whole; the rest of a longer one is not found.
-const WORD_BYTES_MAX: usize = 256;
+/// Longest word that is kept whole; a longer one is kept as far as this.
+pub(in crate::sqlite) const WORD_BYTES_MAX: usize = 256;
 
 /// A run of texts, ready to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,7 +39,7 @@ pub(in crate::sqlite) fn build(first: i64, last: i64, texts: &[(i64, Option<Stri
         count += 1;
         let number = u64::try_from(number - first).unwrap_or(0);
         for word in text.split(' ').filter(|word| !word.is_empty()) {
-            let word = &word[..word.floor_char_boundary(WORD_BYTES_MAX)];
+            let word = cut(word);
             let place = *places.entry(word).or_insert_with(|| {
                 lists.push((word, Numbers::default()));
                 lists.len() - 1
@@ -53,6 +53,11 @@ pub(in crate::sqlite) fn build(first: i64, last: i64, texts: &[(i64, Option<Stri
         writer.add(word.as_bytes(), &numbers.bytes);
     }
     writer.finish(first, last, count)
+}
+
+/// A word as the index has it.
+pub(in crate::sqlite) fn cut(word: &str) -> &str {
+    &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
 }
 
 /// One segment of several that follow each other, without the texts that `keeps` refuses.
