@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { ask, fill, get, type Session, send } from "../api/client";
-import { client, outdate, useMe } from "../api/queries";
+import { client, outdate, outdateSessions, useMe } from "../api/queries";
 import { Button, Dialog, ErrorNote, Menu, Name } from "../ui/base";
 import { plural } from "../ui/format";
 import { go } from "../ui/route";
@@ -238,7 +238,7 @@ function Fork({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     const title = text(form, "title") || null;
     const made = await send("post", "/v1/sessions/{session}/fork", { session: session.id }, { title });
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
     go(["s", made.id]);
   };
   return (
@@ -334,6 +334,8 @@ const FORMATS: [string, string, string][] = [
   ["messages", "messages.json", "messages as OpenAI takes them"],
   ["messages-anthropic", "messages.json", "messages as Anthropic takes them"],
   ["workflow", "yaml", "a workflow in YAML"],
+  ["pi", "jsonl", "a session file of pi"],
+  ["operator", "jsonl", "a session file of operator"],
   ["role-files", "transcript.json", "a role's transcript"],
 ];
 
@@ -377,7 +379,7 @@ function Erase({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     if (text(form, "sure") !== "erase") throw new Error("write the word erase to go on");
     await send("delete", "/v1/sessions/{session}", { session: session.id });
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
     go([]);
     tell("The session is gone");
   };
