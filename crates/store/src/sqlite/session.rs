@@ -187,6 +187,11 @@ pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Resul
 }
 
 pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+    list_looking(desk, scope, filter, LOOKED_ROWS_MAX)
+}
+
+/// A page for which so many sessions are looked at, and no more.
+fn list_looking(desk: &Desk, scope: &Scope, filter: &ListFilter, looked_max: usize) -> Result<Page<Summary>> {
     let span = ListSpan::of(filter, LISTED_BEHIND_MS_MAX)?;
     let mut page = Page { items: Vec::new(), next: None };
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
@@ -202,7 +207,7 @@ pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Pa
     let mut last = after;
     for looked in 0.. {
         let Some(row) = rows.next().at(&desk.path)? else { break };
-        if looked == LOOKED_ROWS_MAX {
+        if looked == looked_max {
             page.next = Some(print_list_cursor(last));
             break;
         }
@@ -301,4 +306,56 @@ fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
     summary.model =
         leaf.map(|leaf| settings_at(leaf, &mut log)).transpose()?.and_then(|settings| settings.model);
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_core::Principal;
+
+    use super::super::desk::Mode;
+    use super::super::schema::migrate;
+    use super::*;
+
+    const SESSIONS: usize = 50;
+    const LOOKED_MAX: usize = 7;
+
+    /// One of five has the agent that is looked for.
+    fn filled(dir: &tempfile::TempDir, scope: &Scope) -> Desk {
+        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&desk.conn, &desk.path).unwrap();
+        for number in 0..SESSIONS {
+            let id = format!("s{number:02}").parse().unwrap();
+            let agent = (number % 5 == 1).then(|| "rare".to_owned());
+            let new = NewSession { agent, ..NewSession::new(id, TimestampMs(number as i64)) };
+            create(&desk, scope, &new).unwrap();
+        }
+        desk
+    }
+
+    #[test]
+    fn a_page_that_has_looked_long_enough_says_where_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = Scope::operator("acme".parse().unwrap(), Principal::System);
+        let desk = filled(&dir, &scope);
+        for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+            let mut filter =
+                ListFilter { agent: Some("rare".to_owned()), limit: 4, order, ..ListFilter::default() };
+            let (mut seen, mut pages) = (Vec::new(), 0);
+            loop {
+                let page = list_looking(&desk, &scope, &filter, LOOKED_MAX).unwrap();
+                assert!(page.items.len() <= LOOKED_MAX.div_ceil(5));
+                seen.extend(page.items.into_iter().map(|summary| summary.created_at.0));
+                pages += 1;
+                filter.cursor = page.next;
+                if filter.cursor.is_none() {
+                    break;
+                }
+            }
+            if order == ListOrder::NewestFirst {
+                seen.reverse();
+            }
+            assert_eq!(seen, (0..SESSIONS as i64).filter(|at| at % 5 == 1).collect::<Vec<_>>());
+            assert_eq!(pages, SESSIONS.div_ceil(LOOKED_MAX), "no session is looked at twice");
+        }
+    }
 }
