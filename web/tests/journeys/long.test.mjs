@@ -109,8 +109,8 @@ test("a filter and a title find what is far down", async () => {
   );
   await row(7).waitFor();
   await page.getByRole("button", { name: "Clear" }).click();
-  await page.getByLabel("Search all sessions").fill("many-12 list");
-  await row(12).waitFor();
+  await page.getByLabel("Search all sessions").fill("many-1234 list");
+  await row(1_234).waitFor();
   await page.getByLabel("Search all sessions").fill("no such thing anywhere");
   await page.getByText("Nobody said that").waitFor();
 });

@@ -221,9 +221,9 @@ async fn a_session_leaves_as_a_file_of_pi_or_operator_and_comes_in_again() {
         let path = format!("/v1/import?name=s.jsonl&from={format}");
         let ask = Ask { method: "POST", path: &path, key: Some("foreign"), headers: &[], body: &file.body };
         let taken = house.ask(ask).await.json()["items"][0].clone();
-        let context =
-            house.get("foreign", &format!("/v1/sessions/{}/context", taken["session"].as_str().unwrap()));
-        assert_eq!(context.await.json()["messages"][0]["text"], "the rivers are high", "{format}: {taken}");
+        let path = format!("/v1/sessions/{}/context", taken["session"].as_str().unwrap());
+        let context = house.get("foreign", &path).await.json();
+        assert_eq!(context["messages"][0]["text"], "the rivers are high", "{format}: {taken}");
     }
 }
 
