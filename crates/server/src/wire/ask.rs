@@ -75,6 +75,7 @@ pub struct ListSessions {
     /// Words that are all in the title, in what stands in for a missing one, or in the id.
     pub title: Option<String>,
     /// Which end of the list comes first; a search has the newest first.
+    #[param(inline)]
     pub order: Option<ListOrder>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
