@@ -49,7 +49,8 @@ test("an artifact and a digest of another session are grafted, and the context h
     ["quarry", "quarry"],
   );
   await open(page, house, "s/mason/context");
-  await page.getByText("granite, slate").first().waitFor();
+  await page.locator("details.message:not(.system) summary").first().click();
+  await page.locator(".message-parts", { hasText: "granite, slate" }).waitFor();
 
   await open(page, house, "s/mason/files");
   await grafts.getByLabel("From session").fill("nowhere");
@@ -83,7 +84,7 @@ test("a trigger is fired by hand, and leads to what it set off", async () => {
   await page.getByLabel("Payload").fill('{"branch": "harbour"}');
   await page.getByRole("dialog").getByRole("button", { name: "Fire" }).click();
   await trigger.getByRole("link", { name: "its session" }).click();
-  await page.locator(".item", { hasText: "Look at harbour." }).waitFor();
+  await page.locator(".item.is-user", { hasText: "Look at harbour." }).waitFor();
   await open(page, house, "settings");
   await trigger.getByRole("link", { name: "what it did" }).click();
   await page.locator(".session-head").waitFor();
