@@ -225,10 +225,8 @@ impl Log for SqliteStore {
     }
 
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        self.readers.glance(|desk| {
-            with_session(desk, scope, session, |log, summary| {
-                log.record(seq)?.ok_or_else(|| rules::no_entry(&summary.id, seq))
-            })
+        self.read_session(scope, session, |log, summary| {
+            log.record(seq)?.ok_or_else(|| rules::no_entry(&summary.id, seq))
         })
     }
 
