@@ -70,8 +70,10 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
       element.querySelector<HTMLElement>(`[data-index="${next}"] a`)?.focus({ preventScroll: true }),
     );
   };
-  const step = (by: number) =>
-    moveTo(place.at < 0 ? Math.ceil(view.offset / rowPx) : place.at + (isReversed ? -by : by));
+  const step = (by: number) => {
+    const seen = Math.ceil(Math.abs(box.current?.scrollTop ?? 0) / rowPx);
+    moveTo(place.at < 0 ? seen : place.at + (isReversed ? -by : by));
+  };
   const toEnd = (end: End) => {
     if (end === place.end) moveTo(0);
     else if (!list.isMore || !onEnd) moveTo(list.rows - 1);
