@@ -32,6 +32,7 @@ mod search;
 mod session;
 mod sight;
 mod tls;
+mod trust;
 mod writer;
 
 use async_trait::async_trait;
