@@ -20,7 +20,7 @@ use super::session::{Hold, SessionRow, find};
 use super::writer::End;
 use super::{PgStore, reading};
 use crate::admit::admit;
-use crate::pack::{PackedBody, pack_body};
+use crate::pack::{Packed, pack};
 use crate::rules;
 
 /// Sessions remembered. When there are more, those that nobody is using are forgotten.
@@ -50,8 +50,9 @@ impl Hot {
     }
 }
 
-pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
-    drafts.iter().map(|draft| pack_body(&draft.body)).collect()
+/// Without their words: the search index trails behind the log and finds those itself.
+fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
+    drafts.iter().map(|draft| rules::encode_body(&draft.body).map(pack)).collect()
 }
 
 /// Whether what is remembered was just read.
@@ -148,7 +149,7 @@ async fn attempt(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    packed: &[PackedBody],
+    packed: &[Packed],
     hot: &mut HotSession,
 ) -> Result<Attempt> {
     rules::check_append(scope, &hot.row.summary, append, hot.row.lease.as_ref())?;

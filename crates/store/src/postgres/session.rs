@@ -6,18 +6,18 @@ use sapwood_core::port::store::{
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::scope::Reach;
-use sapwood_core::tree::Head;
+use sapwood_core::tree::{Head, Lookup, settings_at};
 use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use tokio_postgres::Row;
 
 use super::append::write_first;
 use super::audit::write_line;
 use super::desk::Desk;
-use super::known::{is_on_path, node_at, settings_at};
+use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
-use super::path::check_in_tree;
+use super::path::read_in_tree;
 use crate::admit::admit;
-use crate::rules::{no_entry, page_limit, read_list_cursor};
+use crate::rules::{page_limit, read_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
@@ -143,10 +143,6 @@ pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Resu
 pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head> {
     // Held, so that what the fork is going to share is not erased in the same moment.
     let source = find(desk, scope, &fork.source, Right::Write, Hold::Yes).await?;
-    let exists = || StoreError::Exists { session: fork.new.id.clone() };
-    if look_up(desk, &fork.new.id, Hold::No).await?.is_some() {
-        return Err(exists());
-    }
     let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
@@ -155,6 +151,7 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     };
     let drafts = shared_labels(&log, fork, at).await?;
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
+    let exists = || StoreError::Exists { session: fork.new.id.clone() };
     let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
     let head = match drafts.is_empty() {
         true => summary.head,
@@ -181,10 +178,11 @@ async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
 }
 
 async fn fork_point(log: &LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
-    check_in_tree(log, source, at).await?;
-    let record = log.record(at).await?.ok_or_else(|| no_entry(source, at))?;
-    let model = settings_at(log, at).await?.model;
-    Ok(ForkPoint { id: record.meta.id, links: node_at(log, at).await?.links, model })
+    let record = read_in_tree(log, source, at).await?;
+    let mut known = Known::new(log.inherited());
+    let links = known.supply(log, |known| known.node(at)).await?.links;
+    let model = known.supply(log, |known| settings_at(at, known)).await?.model;
+    Ok(ForkPoint { id: record.meta.id, links, model })
 }
 
 pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
