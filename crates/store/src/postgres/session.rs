@@ -201,10 +201,11 @@ pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) ->
 /// Where logs end, in the order asked.
 pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     let ids: Vec<&str> = sessions.iter().map(SessionId::as_str).collect();
-    let columns = if scope.reach == Reach::Tenant { "NULL::text" } else { "s.summary" };
+    let column = if scope.reach == Reach::Tenant { "NULL::text" } else { "summary" };
     let sql = format!(
-        "SELECT asked.number, s.head, {columns} FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
-         JOIN sessions s ON s.tenant = $1 AND s.id = asked.id AND s.id IS NOT NULL"
+        "SELECT asked.number, s.* FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
+         CROSS JOIN LATERAL (SELECT head, {column} FROM sessions
+                             WHERE tenant = $1 AND id = asked.id AND id IS NOT NULL LIMIT 1) s"
     );
     let mut heads = vec![None; sessions.len()];
     for row in desk.query(&sql, &[&desk.tenant.as_str(), &ids]).await? {
