@@ -20,7 +20,7 @@ use super::session::{Hold, SessionRow, find};
 use super::writer::End;
 use super::{PgStore, reading};
 use crate::admit::admit;
-use crate::pack::{Packed, pack};
+use crate::pack::{Packed, pack_body};
 use crate::rules;
 
 /// Sessions remembered. When there are more, those that nobody is using are forgotten.
@@ -50,9 +50,8 @@ impl Hot {
     }
 }
 
-/// Without their words: the search index trails behind the log and finds those itself.
 fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
-    drafts.iter().map(|draft| rules::encode_body(&draft.body).map(pack)).collect()
+    drafts.iter().map(|draft| pack_body(&draft.body)).collect()
 }
 
 /// Whether what is remembered was just read.
