@@ -131,6 +131,7 @@ fn grants() -> String {
 }
 
 #[cfg(all(test, feature = "conformance"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use sapwood_core::entry::UserMessage;
     use sapwood_core::port::store::{Append, Log, NewSession, Sessions};

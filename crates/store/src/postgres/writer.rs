@@ -24,7 +24,7 @@ use super::fault::{Patience, translate, translate_pool};
 use super::job::{APPEND, Columns, Job};
 
 /// Batches under way at a time.
-const BATCHES_MAX: usize = 2;
+const BATCHES_MAX: usize = 4;
 /// Appends in one batch, and their bytes.
 const BATCH_JOBS_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
