@@ -75,6 +75,8 @@ pub enum StoreError {
     Busy { place: String, waited_ms: u64 },
     #[error("{place} cannot be reached: {why}")]
     Unreachable { place: String, why: String },
+    #[error("{place} is not trusted: {why}")]
+    Untrusted { place: String, why: String },
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
     #[error("{place}: {what}")]
@@ -108,6 +110,7 @@ impl StoreError {
             StoreError::DiskFull { .. } => "store.disk_full",
             StoreError::Busy { .. } => "store.busy",
             StoreError::Unreachable { .. } => "store.unreachable",
+            StoreError::Untrusted { .. } => "store.untrusted",
             StoreError::Io { .. } => "store.io",
             StoreError::Backend { .. } => "store.backend",
         }

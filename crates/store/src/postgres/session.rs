@@ -7,18 +7,18 @@ use sapwood_core::port::store::{
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
-use sapwood_core::tree::Head;
+use sapwood_core::tree::{Head, Lookup, settings_at};
 use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use tokio_postgres::Row;
 
 use super::append::write_first;
 use super::audit::write_line;
 use super::desk::Desk;
-use super::known::{is_on_path, node_at, settings_at};
+use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
-use super::path::check_in_tree;
+use super::path::read_in_tree;
 use crate::admit::admit;
-use crate::rules::{ListSpan, no_entry, page_limit, print_list_cursor};
+use crate::rules::{ListSpan, page_limit, print_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
@@ -146,10 +146,6 @@ pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Resu
 pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head> {
     // Held, so that what the fork is going to share is not erased in the same moment.
     let source = find(desk, scope, &fork.source, Right::Write, Hold::Yes).await?;
-    let exists = || StoreError::Exists { session: fork.new.id.clone() };
-    if look_up(desk, &fork.new.id, Hold::No).await?.is_some() {
-        return Err(exists());
-    }
     let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
@@ -158,6 +154,7 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     };
     let drafts = shared_labels(&log, fork, at).await?;
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
+    let exists = || StoreError::Exists { session: fork.new.id.clone() };
     let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
     let head = match drafts.is_empty() {
         true => summary.head,
@@ -184,10 +181,11 @@ async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
 }
 
 async fn fork_point(log: &LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
-    check_in_tree(log, source, at).await?;
-    let record = log.record(at).await?.ok_or_else(|| no_entry(source, at))?;
-    let model = settings_at(log, at).await?.model;
-    Ok(ForkPoint { id: record.meta.id, links: node_at(log, at).await?.links, model })
+    let record = read_in_tree(log, source, at).await?;
+    let mut known = Known::new(log.inherited());
+    let links = known.supply(log, |known| known.node(at)).await?.links;
+    let model = known.supply(log, |known| settings_at(at, known)).await?.model;
+    Ok(ForkPoint { id: record.meta.id, links, model })
 }
 
 pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
@@ -206,10 +204,11 @@ pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) ->
 /// Where logs end, in the order asked.
 pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     let ids: Vec<&str> = sessions.iter().map(SessionId::as_str).collect();
-    let columns = if scope.reach == Reach::Tenant { "NULL::text" } else { "s.summary" };
+    let column = if scope.reach == Reach::Tenant { "NULL::text" } else { "summary" };
     let sql = format!(
-        "SELECT asked.number, s.head, {columns} FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
-         JOIN sessions s ON s.tenant = $1 AND s.id = asked.id AND s.id IS NOT NULL"
+        "SELECT asked.number, s.* FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
+         CROSS JOIN LATERAL (SELECT head, {column} FROM sessions
+                             WHERE tenant = $1 AND id = asked.id AND id IS NOT NULL LIMIT 1) s"
     );
     let mut heads = vec![None; sessions.len()];
     for row in desk.query(&sql, &[&desk.tenant.as_str(), &ids]).await? {
