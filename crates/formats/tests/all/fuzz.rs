@@ -14,8 +14,12 @@ use sapwood_formats::import::Format;
 
 use crate::damage::spoil;
 
-/// How often each seed is changed for each target.
+/// How often each seed is changed for each target, unless `FUZZ_CHANGES` says otherwise.
 const CHANGES: u64 = 12;
+
+fn changes() -> u64 {
+    std::env::var("FUZZ_CHANGES").map_or(CHANGES, |number| number.parse().unwrap())
+}
 
 fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
@@ -47,18 +51,18 @@ fn every_importer_stands_its_seeds_and_what_chance_makes_of_them() {
     let foreign = files_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
     let seeds = [seeds_of("sapwood"), foreign].concat();
     for format in Format::ALL {
-        run_over(&seeds, CHANGES, |bytes| import::run(*format, bytes));
+        run_over(&seeds, changes(), |bytes| import::run(*format, bytes));
     }
 }
 
 #[test]
 fn what_clients_send_stands_its_seeds_and_what_chance_makes_of_them() {
-    run_over(&seeds_of("request"), CHANGES * 100, request::run);
+    run_over(&seeds_of("request"), changes() * 100, request::run);
 }
 
 #[test]
 fn workflows_stand_their_seeds_and_what_chance_makes_of_them() {
-    run_over(&seeds_of("workflow"), CHANGES * 10, workflow::run);
+    run_over(&seeds_of("workflow"), changes() * 10, workflow::run);
 }
 
 #[test]
