@@ -10,11 +10,10 @@ use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use sapwood::SystemClock;
-use sapwood::core::port::clock::Clock;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
 use crate::problem::{Problem, Result};
+use crate::routes::openai;
 use crate::state::State;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -25,14 +24,17 @@ const TRIGGERS: &str = "/v1/triggers/";
 
 pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
     let began = Instant::now();
-    let id = format!("{:016x}", SystemClock.random() as u64);
+    let is_openai = openai::is_openai(request.uri().path());
     let mut response = match answer(&state, request, next).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     };
+    if is_openai {
+        response = openai::dress_problem(response);
+    }
     state.meters.count_request(response.status().as_u16(), began.elapsed());
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(&format!("{:016x}", state.next_request_id())) {
         headers.insert(REQUEST_ID, id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,16 +1,18 @@
 //! What every handler shares: the engine, the door, the limits, the counters, and the turns that run here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sapwood::core::agent::Agent;
+use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
 use sapwood::effects::secret::Secret;
 use sapwood::engine::flow::RunningFlow;
 use sapwood::engine::turn::Running;
-use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
+use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -79,6 +81,8 @@ pub struct Inner {
     pub rates: Rates,
     pub uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
+    /// Requests are numbered from a place of chance, so that those of several servers are told apart.
+    requests: AtomicU64,
     /// Turns that run in this process.
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
@@ -104,6 +108,7 @@ impl State {
             door,
             meters: Meters::default(),
             uploads: Semaphore::new(UPLOADS_MAX),
+            requests: AtomicU64::new(SystemClock.random() as u64),
             agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
             running: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
@@ -176,6 +181,10 @@ impl Inner {
 
     pub fn triggers(&self) -> &[ServedTrigger] {
         self.triggers.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub fn next_request_id(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
     }
 
     pub fn turns_running(&self) -> usize {

@@ -21,13 +21,14 @@ const SNIPPET_CHARS_BEFORE: usize = 60;
 /// Longest text that is indexed, in bytes; what is beyond is not found.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// The words a body is found by; `None` for kinds that searches do not look through.
-pub fn words_of(body: &Body) -> Option<String> {
+/// The text a body is found by; `None` for kinds that searches do not look through.
+pub fn text_of(body: &Body) -> Option<String> {
     if !is_searched(body.kind()) {
         return None;
     }
-    let text = body.search_text();
-    Some(distinct_words(&text[..text.floor_char_boundary(TEXT_BYTES_MAX)]))
+    let mut text = body.search_text();
+    text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+    Some(text)
 }
 
 /// Entries a full-text search looks through.
@@ -92,9 +93,9 @@ const IS_WORD: [bool; 256] = {
 };
 
 /// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see. This runs
-/// for every byte that is appended.
+/// for every byte that is indexed.
 pub fn distinct_words(text: &str) -> String {
-    let mut seen = Seen::for_words(text.len() / 2 + 1);
+    let mut seen = Seen::default();
     let folded = text.to_ascii_lowercase();
     let mut words = String::with_capacity(text.len() / 2 + 1);
     for span in spans_of(&folded) {
@@ -108,28 +109,55 @@ pub fn distinct_words(text: &str) -> String {
     words
 }
 
+/// Places of a table of words at first: enough for most texts.
+const SEEN_PLACES: usize = 512;
+
 /// Words that have been met, by 64 bits of hash: two of one text that share them would be a wonder. Open addressing in a
-/// table that is never full; nought is an empty place.
-struct Seen(Vec<u64>);
+/// table that is at most half full; nought is an empty place.
+struct Seen {
+    places: Vec<u64>,
+    taken: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { places: vec![0; SEEN_PLACES], taken: 0 }
+    }
+}
 
 impl Seen {
-    fn for_words(words_max: usize) -> Self {
-        Self(vec![0; (words_max + 1).next_power_of_two()])
+    fn add(&mut self, word: &str, words: &mut String) {
+        if self.insert(hash_of(word.as_bytes())) {
+            words.push_str(word);
+            words.push(' ');
+        }
     }
 
-    fn add(&mut self, word: &str, words: &mut String) {
-        let hash = hash_of(word.as_bytes());
-        let last = self.0.len() - 1;
+    /// Whether it was not there.
+    fn insert(&mut self, hash: u64) -> bool {
+        let last = self.places.len() - 1;
         let mut place = hash as usize & last;
-        while self.0[place] != 0 {
-            if self.0[place] == hash {
-                return;
+        while self.places[place] != 0 {
+            if self.places[place] == hash {
+                return false;
             }
             place = (place + 1) & last;
         }
-        self.0[place] = hash;
-        words.push_str(word);
-        words.push(' ');
+        self.places[place] = hash;
+        self.taken += 1;
+        if self.taken * 2 > self.places.len() {
+            self.grow();
+        }
+        true
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![0; self.places.len() * 4];
+        let old = std::mem::replace(&mut self.places, larger);
+        self.taken = 0;
+        for hash in old.into_iter().filter(|hash| *hash != 0) {
+            self.insert(hash);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use lz4_flex::block;
 use sapwood_core::Body;
 use sapwood_core::port::store::Result;
 
-use crate::{match_text, rules};
+use crate::rules;
 
 /// Bodies shorter than this are kept as they are: there is nothing to be won.
 const PACK_BYTES_MIN: usize = 128;
@@ -31,16 +31,10 @@ pub(crate) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// A body ready to be written: packed, and the words it is found by.
-pub(crate) struct PackedBody {
-    pub packed: Packed,
-    pub words: Option<String>,
-}
-
 /// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
 /// caller does it before it asks for the writer.
-pub(crate) fn pack_body(body: &Body) -> Result<PackedBody> {
-    Ok(PackedBody { packed: pack(rules::encode_body(body)?), words: match_text::words_of(body) })
+pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
+    Ok(pack(rules::encode_body(body)?))
 }
 
 pub(crate) fn pack(bytes: Vec<u8>) -> Packed {

@@ -12,7 +12,7 @@ mod import;
 mod login;
 mod members;
 mod memory;
-mod openai;
+pub(crate) mod openai;
 mod projections;
 mod search;
 mod sessions;
@@ -25,7 +25,7 @@ mod turns;
 pub use turns::input_parts;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use sapwood::SessionId;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
@@ -78,7 +78,6 @@ pub fn router(state: &State) -> Router {
         .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
         .layer(from_fn_with_state(state.clone(), guard))
-        .layer(from_fn(openai::dress_problems))
         .with_state(state.clone())
 }
 

@@ -20,7 +20,7 @@ use super::session::{Hold, SessionRow, find};
 use super::writer::End;
 use super::{PgStore, reading};
 use crate::admit::admit;
-use crate::pack::{PackedBody, pack_body};
+use crate::pack::{Packed, pack_body};
 use crate::rules;
 
 /// Sessions remembered. When there are more, those that nobody is using are forgotten.
@@ -50,7 +50,7 @@ impl Hot {
     }
 }
 
-pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
+pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
     drafts.iter().map(|draft| pack_body(&draft.body)).collect()
 }
 
@@ -148,7 +148,7 @@ async fn attempt(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    packed: &[PackedBody],
+    packed: &[Packed],
     hot: &mut HotSession,
 ) -> Result<Attempt> {
     rules::check_append(scope, &hot.row.summary, append, hot.row.lease.as_ref())?;

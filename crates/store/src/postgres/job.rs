@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use super::log::int;
 use super::session::{SessionRow, to_json};
-use crate::pack::PackedBody;
+use crate::match_text::is_searched;
+use crate::pack::Packed;
 
 pub(super) const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
@@ -69,7 +70,7 @@ struct EntryRow {
 
 impl Job {
     /// `row` has the summary as it will be, and the version as it is.
-    pub fn new(row: &SessionRow, placed: &[Placed], packed: &[PackedBody]) -> Self {
+    pub fn new(row: &SessionRow, placed: &[Placed], packed: &[Packed]) -> Self {
         let mut uses = Vec::new();
         for placed in placed {
             let seq = int(placed.entry.meta.seq.0);
@@ -81,7 +82,7 @@ impl Job {
             head: int(row.summary.head.seq.0),
             listed: row.summary.updated_at.0,
             is_open: row.summary.open_turn.is_some(),
-            behind: packed.iter().any(|body| body.words.is_some()),
+            behind: placed.iter().any(|placed| is_searched(placed.entry.meta.kind)),
             summary: to_json(&row.summary),
             key: None,
             answer: None,
@@ -108,7 +109,7 @@ impl Job {
     }
 }
 
-fn entry_row(placed: &Placed, body: &PackedBody) -> EntryRow {
+fn entry_row(placed: &Placed, body: &Packed) -> EntryRow {
     let meta = &placed.entry.meta;
     let links = placed.links.as_ref();
     EntryRow {
@@ -121,11 +122,11 @@ fn entry_row(placed: &Placed, body: &PackedBody) -> EntryRow {
         id: Uuid::from_bytes(*meta.id.as_bytes()),
         at: meta.at.0,
         kind: i16::from(meta.kind.code()),
-        packing: i16::from(body.packed.packing),
+        packing: i16::from(body.packing),
         turn: meta.turn.map(|turn| Uuid::from_bytes(*turn.as_bytes())),
         by: meta.by.to_string(),
         snapshot: placed.snapshot.as_ref().map(|settings| serde_json::json!(settings).to_string()),
-        body: body.packed.bytes.clone(),
+        body: body.bytes.clone(),
     }
 }
 

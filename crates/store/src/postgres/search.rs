@@ -14,7 +14,7 @@ use super::desk::Desk;
 use super::log::{LogRows, seq_of};
 use super::session::{Hold, find};
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, is_searched, words_of};
+use crate::match_text::{Query, distinct_words, is_searched, text_of};
 use crate::pack::with_unpacked;
 use crate::rules;
 
@@ -94,7 +94,14 @@ async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<
 fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
     let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
     let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
-    Some(decoded.ok().and_then(Result::ok).and_then(|body| words_of(&body)).unwrap_or_default())
+    Some(
+        decoded
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|body| text_of(&body))
+            .map(|text| distinct_words(&text))
+            .unwrap_or_default(),
+    )
 }
 
 /// Words as the database reads them. They are letters and digits only, so quotes around them are enough.

@@ -13,11 +13,18 @@ use super::desk::Desk;
 use super::fault::Fault;
 use super::hot::{HotSession, Nodes, Remembering};
 use super::log::{LogRows, key_of};
-use super::search;
+use super::search::Text;
 use super::session::{SessionRow, store_summary};
 use crate::admit::admit;
-use crate::pack::{PackedBody, pack_body};
+use crate::match_text::text_of;
+use crate::pack::{Packed, pack_body};
 use crate::rules;
+
+/// A body ready to be written: packed, and the text it is found by.
+pub(super) struct PackedBody {
+    packed: Packed,
+    text: Option<String>,
+}
 
 /// Drafts, and their bodies packed: the caller's thread does that, not the writer's.
 pub(super) struct Batch {
@@ -41,7 +48,8 @@ impl Batch {
 }
 
 pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
-    drafts.iter().map(|draft| pack_body(&draft.body)).collect()
+    let pack = |draft: &Draft| Ok(PackedBody { packed: pack_body(&draft.body)?, text: text_of(&draft.body) });
+    drafts.iter().map(pack).collect()
 }
 
 pub(super) fn append(
@@ -127,7 +135,7 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
             body.packed.bytes,
         ])
         .at(&desk.path)?;
-    let text = body.words.map(|words| search::marked(row.tenant, row.pk, &words));
+    let text = body.text.map(|text| Text { tenant: row.tenant, session: row.pk, text });
     desk.fresh.push(desk.conn.last_insert_rowid(), text);
     Ok(())
 }

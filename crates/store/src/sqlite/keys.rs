@@ -29,7 +29,7 @@ impl Keys for SqliteStore {
     }
 
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
-        self.readers.read(|desk| {
+        self.readers.glance(|desk| {
             let mut select = desk.prepare("SELECT row FROM keys WHERE hash = ?1")?;
             let found = select.query_row([hash.as_bytes().as_slice()], |row| row.get::<_, String>(0));
             found.optional().at(&desk.path)?.map(|json| read_key(desk, &json)).transpose()
@@ -37,7 +37,7 @@ impl Keys for SqliteStore {
     }
 
     async fn has_keys(&self) -> Result<bool> {
-        self.readers.read(|desk| {
+        self.readers.glance(|desk| {
             let mut select = desk.prepare("SELECT EXISTS (SELECT 1 FROM keys)")?;
             select.query_row([], |row| row.get(0)).at(&desk.path)
         })

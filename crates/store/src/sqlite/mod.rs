@@ -142,7 +142,7 @@ impl Sessions for SqliteStore {
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        self.readers.read(|desk| Ok(find(desk, scope, session, Right::Read)?.summary))
+        self.readers.glance(|desk| Ok(find(desk, scope, session, Right::Read)?.summary))
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
@@ -275,7 +275,7 @@ impl Leases for SqliteStore {
 impl Search for SqliteStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
         rules::check_query(query)?;
-        if self.readers.read(search::lag)? > 0 {
+        if self.readers.glance(search::lag)? > 0 {
             match self.writer.alone(search::catch_up) {
                 // A file that cannot be written can still be searched, as far as it is indexed.
                 Ok(()) | Err(StoreError::ReadOnly { .. }) => {}

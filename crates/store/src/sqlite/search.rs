@@ -16,12 +16,11 @@ use sapwood_core::{Kind, Record, Right, Scope};
 
 use super::desk::Desk;
 use super::fault::Fault;
-use super::index::indexer::Texts;
 use super::index::{self, Found, Segment, WORD_BYTES_MAX, Wanted};
 use super::log::LogRows;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, is_searched, words_of};
+use crate::match_text::{Query, distinct_words, is_searched, text_of};
 use crate::pack::with_unpacked;
 use crate::rules;
 
@@ -29,8 +28,12 @@ use crate::rules;
 const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
 const CATCH_UP_TEXTS: usize = 2_000;
+/// The same, in bytes.
+const CATCH_UP_BYTES: usize = 16 << 20;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.
 const FRESH_TEXTS_MAX: usize = 8_192;
+/// The same, in bytes.
+const FRESH_BYTES_MAX: usize = 64 << 20;
 /// Hits that a caller may not see are passed over; so many at most in one search.
 const PASSED_OVER_MAX: usize = 100_000;
 
@@ -64,7 +67,7 @@ fn index_some(desk: &Desk) -> Result<()> {
         // Only a gap is left, where sessions were erased.
         None => desk.fresh.first().map_or_else(|| last_arrival(desk), |fresh| Ok(fresh - 1))?,
     };
-    add_segment(desk, &index::build(indexed + 1, last, &arrived))
+    add_segment(desk, &segment_of(indexed + 1, last, &arrived))
 }
 
 fn add_segment(desk: &Desk, segment: &Segment) -> Result<()> {
@@ -74,14 +77,20 @@ fn add_segment(desk: &Desk, segment: &Segment) -> Result<()> {
     Ok(())
 }
 
-/// Texts of this process that are next to be indexed, if they are many: to be indexed elsewhere.
-pub(super) fn next_texts(desk: &Desk) -> Result<Option<Texts>> {
-    if desk.fresh.len() < CATCH_UP_TEXTS {
+/// How to index the texts of this process that are next, if they are many: it can be done elsewhere.
+pub(super) fn next_segment(desk: &Desk) -> Result<Option<impl FnOnce() -> Segment + Send + use<>>> {
+    if !desk.fresh.is_plenty() {
         return Ok(None);
     }
     let first = indexed(desk)? + 1;
-    let texts = desk.fresh.take_from(first, CATCH_UP_TEXTS);
-    Ok(texts.last().map(|(last, _)| *last).map(|last| Texts { first, last, texts }))
+    let arrived = desk.fresh.take_from(first, CATCH_UP_TEXTS);
+    let last = arrived.last().map(|(last, _)| *last);
+    Ok(last.map(|last| move || segment_of(first, last, &arrived)))
+}
+
+fn segment_of(first: i64, last: i64, arrived: &[Arrived]) -> Segment {
+    let words = |(number, text): &Arrived| (*number, text.as_ref().map(Text::words));
+    index::build(first, last, &arrived.iter().map(words).collect::<Vec<_>>())
 }
 
 /// Adds what was indexed elsewhere, unless somebody was quicker, or may have erased some of it meanwhile.
@@ -107,7 +116,22 @@ fn last_arrival(desk: &Desk) -> Result<i64> {
 }
 
 /// An entry's number, and its text if it has one.
-type Arrived = (i64, Option<String>);
+type Arrived = (i64, Option<Text>);
+
+/// A text that is to be found, and whose it is.
+pub(super) struct Text {
+    pub tenant: i64,
+    pub session: i64,
+    pub text: String,
+}
+
+impl Text {
+    /// What the index sees of it.
+    fn words(&self) -> String {
+        let marks = [tenant_mark(self.tenant), session_mark(self.session)];
+        format!("{} {}", marks.join(" "), distinct_words(&self.text))
+    }
+}
 
 /// The texts of rows between two numbers, both excluded.
 fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
@@ -121,19 +145,19 @@ fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
     let mut texts = Vec::new();
     while let Some(row) = rows.next().at(path)? {
         let packed = row.get_ref(6).at(path)?.as_blob().unwrap_or_default();
-        let words = stored_words(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
+        let text = stored_text(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
         let (session, tenant) = (row.get(1).at(path)?, row.get(2).at(path)?);
-        texts.push((row.get(0).at(path)?, words.map(|words| marked(tenant, session, &words))));
+        texts.push((row.get(0).at(path)?, text.map(|text| Text { tenant, session, text })));
     }
     Ok(texts)
 }
 
-/// The words of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
+/// The text of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
 /// reports it.
-fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
+fn stored_text(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
     let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
     let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
-    Some(decoded.ok().and_then(Result::ok).and_then(|body| words_of(&body)).unwrap_or_default())
+    Some(decoded.ok().and_then(Result::ok).and_then(|body| text_of(&body)).unwrap_or_default())
 }
 
 /// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing
@@ -141,18 +165,22 @@ fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<St
 #[derive(Default)]
 pub(super) struct Fresh {
     texts: RefCell<VecDeque<Arrived>>,
+    bytes: Cell<usize>,
     /// Counts how often they were forgotten.
     forgotten: Cell<u64>,
 }
 
 impl Fresh {
     /// Every entry is told of, in order, whether it has a text or not: a gap means that somebody else has written.
-    pub fn push(&self, arrival: i64, text: Option<String>) {
+    pub fn push(&self, arrival: i64, text: Option<Text>) {
         let mut texts = self.texts.borrow_mut();
-        if texts.len() >= FRESH_TEXTS_MAX {
+        if texts.len() >= FRESH_TEXTS_MAX || self.bytes.get() >= FRESH_BYTES_MAX {
             texts.clear();
+            self.bytes.set(0);
         }
-        texts.push_back((arrival, text));
+        let arrived = (arrival, text);
+        self.bytes.set(self.bytes.get() + bytes_of(&arrived));
+        texts.push_back(arrived);
     }
 
     /// Changes whenever texts were dropped that may not be there any more.
@@ -160,8 +188,9 @@ impl Fresh {
         self.forgotten.get()
     }
 
-    fn len(&self) -> usize {
-        self.texts.borrow().len()
+    /// Whether there is enough for a segment.
+    fn is_plenty(&self) -> bool {
+        self.texts.borrow().len() >= CATCH_UP_TEXTS || self.bytes.get() >= CATCH_UP_BYTES
     }
 
     fn first(&self) -> Option<i64> {
@@ -171,13 +200,15 @@ impl Fresh {
     /// Takes the texts that are numbered from `next` on without a gap. Those below are indexed already.
     fn take_from(&self, mut next: i64, limit: usize) -> Vec<Arrived> {
         let mut texts = self.texts.borrow_mut();
-        while texts.front().is_some_and(|(arrival, _)| *arrival < next) {
-            texts.pop_front();
+        let gone = |arrived: &Arrived| self.bytes.set(self.bytes.get().saturating_sub(bytes_of(arrived)));
+        while let Some(below) = texts.pop_front_if(|(arrival, _)| *arrival < next) {
+            gone(&below);
         }
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some(text) = texts.pop_front_if(|(arrival, _)| *arrival == next)
         {
+            gone(&text);
             taken.push(text);
             next += 1;
         }
@@ -186,12 +217,13 @@ impl Fresh {
 
     pub fn forget_all(&self) {
         self.texts.borrow_mut().clear();
+        self.bytes.set(0);
         self.forgotten.set(self.forgotten.get() + 1);
     }
 }
 
-pub(super) fn marked(tenant: i64, session: i64, text: &str) -> String {
-    format!("{} {} {text}", tenant_mark(tenant), session_mark(session))
+fn bytes_of((_, text): &Arrived) -> usize {
+    text.as_ref().map_or(0, |text| text.text.len())
 }
 
 fn tenant_mark(tenant: i64) -> String {

@@ -289,9 +289,9 @@ impl Seat {
             Came::Ready(segment) => search::add_indexed(&self.desk, &segment, self.forgotten)?,
             Came::Idle => {}
         }
-        if let Some(texts) = search::next_texts(&self.desk)? {
+        if let Some(segment) = search::next_segment(&self.desk)? {
             self.forgotten = self.desk.fresh.forgotten();
-            self.indexer.give(texts);
+            self.indexer.give(Box::new(segment));
         }
         Ok(())
     }

@@ -10,9 +10,7 @@ mod responses;
 
 use std::collections::BTreeMap;
 
-use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use sapwood::core::agent::{Agent, Limits};
 use sapwood::core::port::clock::Clock;
@@ -42,11 +40,9 @@ pub fn is_openai(path: &str) -> bool {
         .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Lets problems out of these routes in OpenAI's shape.
-pub async fn dress_problems(request: Request, next: Next) -> Response {
-    let is_theirs = is_openai(request.uri().path());
-    let response = next.run(request).await;
-    let Some(problem) = response.extensions().get::<Problem>().filter(|_| is_theirs) else { return response };
+/// An answer of these routes: a problem goes out in OpenAI's shape.
+pub fn dress_problem(response: Response) -> Response {
+    let Some(problem) = response.extensions().get::<Problem>() else { return response };
     let (error, (mut head, _)) = (error_of(problem), response.into_parts());
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     head.headers.remove(header::CONTENT_LENGTH);

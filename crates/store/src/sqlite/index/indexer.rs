@@ -7,18 +7,14 @@ use std::thread::JoinHandle;
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-use super::{Segment, build};
+use super::Segment;
 
-/// Texts by their number, the first of them, and the last number they go up to.
-pub(in crate::sqlite) struct Texts {
-    pub first: i64,
-    pub last: i64,
-    pub texts: Vec<(i64, Option<String>)>,
-}
+/// How a batch of texts becomes a segment.
+type Job = Box<dyn FnOnce() -> Segment + Send>;
 
 /// At most one batch is on its way, so the queue needs no other limit.
 pub(in crate::sqlite) struct Indexer {
-    texts: Option<Sender<Texts>>,
+    jobs: Option<Sender<Job>>,
     segments: Receiver<Segment>,
     is_busy: bool,
     thread: Option<JoinHandle<()>>,
@@ -35,12 +31,12 @@ pub(in crate::sqlite) enum Came {
 
 impl Indexer {
     pub fn start(place: &str) -> Result<Self> {
-        let (texts, waiting) = channel::<Texts>();
+        let (jobs, waiting) = channel::<Job>();
         let (ready, segments) = channel();
         let serve = move || {
             // Ends when the writer does.
-            while let Ok(Texts { first, last, texts }) = waiting.recv() {
-                if ready.send(build(first, last, &texts)).is_err() {
+            while let Ok(job) = waiting.recv() {
+                if ready.send(job()).is_err() {
                     return;
                 }
             }
@@ -48,7 +44,7 @@ impl Indexer {
         let failed = |source| StoreError::Io { place: place.to_owned(), source };
         let thread = std::thread::Builder::new().name("sapwood-indexer".to_owned());
         let thread = thread.spawn(serve).map_err(failed)?;
-        Ok(Self { texts: Some(texts), segments, is_busy: false, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), segments, is_busy: false, thread: Some(thread) })
     }
 
     /// Looks what has become of the last batch.
@@ -68,14 +64,14 @@ impl Indexer {
     }
 
     /// Gives it a batch. It must be idle.
-    pub fn give(&mut self, texts: Texts) {
-        self.is_busy = self.texts.as_ref().is_some_and(|sender| sender.send(texts).is_ok());
+    pub fn give(&mut self, job: Job) {
+        self.is_busy = self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok());
     }
 }
 
 impl Drop for Indexer {
     fn drop(&mut self) {
-        self.texts = None;
+        self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
