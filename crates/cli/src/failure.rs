@@ -172,22 +172,7 @@ fn hint_for(code: &str) -> &'static str {
             "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
         }
         "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
-        "store.damaged" => {
-            "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
-        }
-        "store.too_new" => "upgrade sapwood; nothing was changed",
-        "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
-        "store.read_only" => "check the permissions of the file and of its directory",
-        "store.disk_full" => "free some space and retry: what was acknowledged is still there",
-        "store.unreachable" => {
-            "check that the database server runs and that the URL names it; the command can be repeated"
-        }
-        "store.busy" => "another process holds the store: retry, or see who has the file open",
-        "store.io" | "file.io" => "check that the path is right and that you may use it",
-        "store.untrusted" => {
-            "sslrootcert=FILE in the URL names the CA that signed it; sslmode says what is asked for: docs/scale.md"
-        }
-        "store.backend" => "sapwood doctor checks the store",
+        "file.io" => "check that the path is right and that you may use it",
         "file.not_found" => "check the path",
         "file.exists" => "--force overwrites it",
         "key.readable" => "chmod 600 FILE",
@@ -209,7 +194,30 @@ fn hint_for(code: &str) -> &'static str {
         "bench.failed" => "give it a directory on a disk with some space: --dir",
         "bench.goals" => "the table says which; other work on this machine spoils the figures",
         "output.failed" => "check where the output goes",
+        store if store.starts_with("store.") => store_hint_for(store),
         other => turn_hint_for(other),
+    }
+}
+
+/// The same for what holds the sessions.
+fn store_hint_for(code: &str) -> &'static str {
+    match code {
+        "store.damaged" => {
+            "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
+        }
+        "store.too_new" => "upgrade sapwood; nothing was changed",
+        "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
+        "store.read_only" => "check the permissions of the file and of its directory",
+        "store.disk_full" => "free some space and retry: what was acknowledged is still there",
+        "store.unreachable" => {
+            "check that the database server runs and that the URL names it; the command can be repeated"
+        }
+        "store.busy" => "another process holds the store: retry, or see who has the file open",
+        "store.io" => "check that the path is right and that you may use it",
+        "store.untrusted" => {
+            "sslrootcert=FILE in the URL names the CA that signed it; sslmode says what is asked for: docs/scale.md"
+        }
+        _ => "sapwood doctor checks the store",
     }
 }
 

@@ -1,7 +1,12 @@
 //! OIDC tokens: a JWT signed by a key of the pinned issuer, for the pinned audience, that has not expired. Only
 //! asymmetric signatures count; what a token says of itself is believed after its signature was checked.
+//!
+//! The issuer is asked for its keys when they are old, or when a token was signed by none of them, which is how a new key
+//! becomes known; but one caller at a time, and not again before a pause has passed, whatever tokens come in.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod published;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -11,18 +16,38 @@ use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use sapwood::core::port::clock::Clock;
 use sapwood::{Scope, SystemClock, TenantId};
 use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+pub use published::{JwksFile, JwksUrl};
 
 use crate::door::refused;
 use crate::problem::{Problem, Result};
 
 /// How far clocks may be apart.
 const LEEWAY_S: i64 = 60;
-/// How long fetched keys are used without asking again.
-const KEYS_LIVE: Duration = Duration::from_secs(3_600);
-/// Between two fetches because a token names a key that is not known.
-const REFETCH_PAUSE: Duration = Duration::from_secs(30);
 /// Keys of an issuer that are looked at.
 const KEYS_MAX: usize = 64;
+
+/// When the issuer is asked for its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyTimes {
+    /// How long fetched keys are used without asking again.
+    pub live: Duration,
+    /// Between two fetches because a token was signed by a key that is not known.
+    pub refetch_pause: Duration,
+    /// After a fetch that failed.
+    pub failed_pause: Duration,
+}
+
+impl Default for KeyTimes {
+    fn default() -> Self {
+        Self {
+            live: Duration::from_secs(3_600),
+            refetch_pause: Duration::from_secs(30),
+            failed_pause: Duration::from_secs(5),
+        }
+    }
+}
 
 /// Where the issuer's keys come from: a file or a URL, as a JWK set.
 pub trait KeySource: Send + Sync {
@@ -35,6 +60,7 @@ pub struct OidcConfig {
     /// The claim that names the user.
     pub user_claim: String,
     pub tenant: Tenancy,
+    pub times: KeyTimes,
 }
 
 /// Which tenant a token belongs to.
@@ -46,18 +72,26 @@ pub enum Tenancy {
 pub struct Oidc {
     config: OidcConfig,
     source: Box<dyn KeySource>,
-    keys: Mutex<Fetched>,
+    held: Mutex<Held>,
+    /// One at a time asks the issuer; the others wait for what it gets.
+    asking: Semaphore,
 }
 
-#[derive(Default)]
-struct Fetched {
+/// The issuer's keys, as far as they are known.
+#[derive(Default, Clone)]
+struct Held {
     keys: Arc<Vec<Jwk>>,
-    at: Option<Instant>,
+    /// When these keys came.
+    since: Option<Instant>,
+    /// When the issuer was last asked, and what went wrong then.
+    tried: Option<Instant>,
+    failure: Option<String>,
 }
 
+/// Keys of other shapes are no use here, and no reason to do without the others.
 #[derive(Debug, Deserialize)]
 struct JwkSet {
-    keys: Vec<Jwk>,
+    keys: Vec<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,14 +130,22 @@ struct Token<'t> {
 
 impl Oidc {
     pub fn new(config: OidcConfig, source: Box<dyn KeySource>) -> Self {
-        Self { config, source, keys: Mutex::default() }
+        Self { config, source, held: Mutex::default(), asking: Semaphore::new(1) }
     }
 
     pub async fn verify(&self, text: &str) -> Result<Scope> {
         let token = Token::parse(text).ok_or_else(refused)?;
-        let keys = self.keys(&token.head).await?;
-        if !keys.iter().take(KEYS_MAX).any(|key| key.fits(&token.head) && key.has_signed(&token)) {
-            return Err(refused());
+        let held = self.held().clone();
+        let is_signed = token.is_signed_by(&held.keys);
+        let is_fresh = held.since.is_some_and(|since| since.elapsed() < self.config.times.live);
+        if !(is_signed && is_fresh) {
+            match self.renewed_keys().await {
+                Ok(keys) if token.is_signed_by(&keys) => {}
+                Ok(_) => return Err(refused()),
+                // Keys that were good an hour ago are better than none.
+                Err(_) if is_signed => {}
+                Err(problem) => return Err(problem),
+            }
         }
         self.read_claims(&token.claims).ok_or_else(refused)
     }
@@ -112,8 +154,10 @@ impl Oidc {
         let now = SystemClock.now().0 / 1_000;
         let is_ours =
             claims["iss"].as_str()? == self.config.issuer && has_audience(claims, &self.config.audience);
-        let is_due = claims["exp"].as_i64()? + LEEWAY_S > now
-            && claims.get("nbf").is_none_or(|nbf| nbf.as_i64().is_some_and(|nbf| nbf - LEEWAY_S <= now));
+        let is_due = claims["exp"].as_i64()?.saturating_add(LEEWAY_S) > now
+            && claims
+                .get("nbf")
+                .is_none_or(|nbf| nbf.as_i64().is_some_and(|nbf| nbf.saturating_sub(LEEWAY_S) <= now));
         if !is_ours || !is_due {
             return None;
         }
@@ -125,34 +169,46 @@ impl Oidc {
         Some(Scope::user(tenant, user))
     }
 
-    /// The issuer's keys; fetched anew when they are old, or when a token names one that is not among them.
-    async fn keys(&self, head: &Head) -> Result<Arc<Vec<Jwk>>> {
-        let (keys, at) = {
-            let held = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-            (held.keys.clone(), held.at)
-        };
-        let age = at.map(|at| at.elapsed());
-        let is_known = keys.iter().any(|key| key.fits(head));
-        let is_fresh = age.is_some_and(|age| age < if is_known { KEYS_LIVE } else { REFETCH_PAUSE });
-        if is_fresh {
-            return Ok(keys);
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The issuer's keys, asked for again unless that was done a moment ago.
+    async fn renewed_keys(&self) -> Result<Arc<Vec<Jwk>>> {
+        let _place = self.asking.acquire().await;
+        let held = self.held().clone();
+        if !held.is_settled(self.config.times) {
+            let fetched = self.fetch().await;
+            self.held().learn(fetched);
         }
-        match self.fetch().await {
-            Ok(keys) => Ok(keys),
-            // Keys that were good an hour ago are better than none.
-            Err(_) if is_known => Ok(keys),
-            Err(problem) => Err(problem),
+        let held = self.held();
+        match &held.failure {
+            None => Ok(held.keys.clone()),
+            Some(why) => Err(Problem::new("auth.keys", format!("the issuer's keys: {why}"))),
         }
     }
 
-    async fn fetch(&self) -> Result<Arc<Vec<Jwk>>> {
-        let failed = |why: String| Problem::new("auth.keys", format!("the issuer's keys: {why}"));
-        let bytes = self.source.load().await.map_err(failed)?;
-        let set: JwkSet = serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-        let keys = Arc::new(set.keys);
-        let mut held = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = Fetched { keys: keys.clone(), at: Some(Instant::now()) };
-        Ok(keys)
+    async fn fetch(&self) -> std::result::Result<Vec<Jwk>, String> {
+        let bytes = self.source.load().await?;
+        let set: JwkSet = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let keys = set.keys.into_iter().filter_map(|key| serde_json::from_value(key).ok());
+        Ok(keys.take(KEYS_MAX).collect())
+    }
+}
+
+impl Held {
+    fn is_settled(&self, times: KeyTimes) -> bool {
+        let pause = if self.failure.is_some() { times.failed_pause } else { times.refetch_pause };
+        self.tried.is_some_and(|tried| tried.elapsed() < pause)
+    }
+
+    fn learn(&mut self, fetched: std::result::Result<Vec<Jwk>, String>) {
+        let now = Some(Instant::now());
+        self.tried = now;
+        match fetched {
+            Ok(keys) => (self.keys, self.since, self.failure) = (Arc::new(keys), now, None),
+            Err(why) => self.failure = Some(why),
+        }
     }
 }
 
@@ -175,6 +231,10 @@ impl<'t> Token<'t> {
             claims: serde_json::from_slice(&decode(claims)?).ok()?,
             signature: decode(signature)?,
         })
+    }
+
+    fn is_signed_by(&self, keys: &[Jwk]) -> bool {
+        keys.iter().any(|key| key.fits(&self.head) && key.has_signed(self))
     }
 }
 

@@ -3,13 +3,16 @@
 use std::cell::RefCell;
 
 use lz4_flex::block;
-use sapwood_core::Body;
 use sapwood_core::port::store::Result;
+use sapwood_core::{Body, Draft};
 
 use crate::rules;
 
 /// Bodies shorter than this are kept as they are: there is nothing to be won.
 const PACK_BYTES_MIN: usize = 128;
+
+/// From so many bodies on, as an import brings them, a second thread packs half of them.
+const SHARED_BODIES_MIN: usize = 256;
 
 /// How stored bytes are packed. The numbers are on disk.
 const PLAIN: u8 = 0;
@@ -35,6 +38,25 @@ pub(crate) struct Packed {
 /// caller does it before it asks for the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(rules::encode_body(body)?))
+}
+
+/// What `pack` makes of each draft of a batch, in order. Those of an import are packed on two threads: that is much of its work.
+pub(crate) fn pack_drafts<T: Send>(
+    drafts: &[Draft],
+    pack: impl Fn(&Draft) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let pack_each = |drafts: &[Draft]| drafts.iter().map(&pack).collect::<Result<Vec<T>>>();
+    if drafts.len() < SHARED_BODIES_MIN {
+        return pack_each(drafts);
+    }
+    let (first, second) = drafts.split_at(drafts.len() / 2);
+    std::thread::scope(|scope| {
+        let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
+        let Ok(helper) = packer.spawn_scoped(scope, || pack_each(second)) else { return pack_each(drafts) };
+        let mut packed = pack_each(first)?;
+        packed.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        Ok(packed)
+    })
 }
 
 pub(crate) fn pack(bytes: Vec<u8>) -> Packed {
@@ -114,6 +136,28 @@ mod tests {
         {
             let packed = pack(bytes.clone());
             assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn many_bodies_are_packed_in_order_and_one_that_is_too_large_refuses_them_all() {
+        let draft = |text: String| {
+            let parts = vec![sapwood_core::Part::text(text)];
+            Draft::new(Default::default(), sapwood_core::entry::UserMessage { parts, origin: None })
+        };
+        let pack_all = |drafts: &[Draft]| pack_drafts(drafts, |draft| pack_body(&draft.body));
+        let mut drafts: Vec<Draft> =
+            (0..SHARED_BODIES_MIN + 7).map(|number| draft(format!("text {number}"))).collect();
+        let packed = pack_all(&drafts).unwrap();
+        assert_eq!(packed.len(), drafts.len());
+        for (packed, draft) in packed.iter().zip(&drafts) {
+            assert_eq!(packed.bytes, pack_body(&draft.body).unwrap().bytes);
+        }
+        for place in [0, drafts.len() - 1] {
+            let large = draft("x".repeat(sapwood_core::port::store::BODY_BYTES_MAX));
+            let small = std::mem::replace(&mut drafts[place], large);
+            assert!(pack_all(&drafts).is_err());
+            drafts[place] = small;
         }
     }
 

@@ -7,11 +7,12 @@ mod intake;
 mod source;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use sapwood::engine::import::Mode;
 use sapwood::formats::import::{Format, Problem};
+use sapwood::{Engine, Scope};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -122,11 +123,19 @@ async fn take_file(
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
         Format::Sapwood => intake::take_file(app, source, mode == Mode::DryRun).await,
         format => {
-            let reports = foreign::take_file(app, source, format, mode).await?;
+            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode };
+            let reports = foreign::take_file(target, source, format).await?;
             bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
             Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
         }
     }
+}
+
+/// Takes a file in without a word, as the command does, and says how many entries came; for `sapwood bench`.
+pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
+    let target = foreign::Target { engine, scope, mode: Mode::Write };
+    let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
+    Ok(foreign::take_file(target, source, format).await?.iter().map(|report| report.added).sum())
 }
 
 fn usual_places() -> Result<Vec<PathBuf>> {
@@ -144,7 +153,7 @@ fn trouble_of(problem: &Problem) -> Trouble {
     Trouble { line: Some(problem.line), code: problem.what.code().into(), message: problem.what.to_string() }
 }
 
-fn unopened(path: &std::path::Path, failure: Failure, mode: Mode) -> Report {
+fn unopened(path: &Path, failure: Failure, mode: Mode) -> Report {
     let trouble = Trouble { line: None, code: failure.code, message: failure.message };
     Report {
         session: None,

@@ -5,15 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
-use sapwood::effects::egress::{AllowedHosts, Egress, EgressLimits, EgressRequest};
 use sapwood::engine::memory::IdleWindow;
 use sapwood::{Engine, SystemClock};
 use sapwood_server::door::Door;
-use sapwood_server::oidc::{KeySource, Oidc, OidcConfig, Tenancy};
+use sapwood_server::oidc::{JwksFile, JwksUrl, KeySource, KeyTimes, Oidc, OidcConfig, Tenancy};
 use sapwood_server::{Listening, Rate, Settings, State};
 use serde_json::json;
 
@@ -151,7 +148,7 @@ fn oidc_of(settings: OidcSettings) -> Result<Oidc> {
     };
     let source: Box<dyn KeySource> = match (settings.jwks_file, settings.jwks_url) {
         (Some(path), None) => Box::new(JwksFile(path)),
-        (None, Some(url)) => Box::new(JwksUrl::new(url)?),
+        (None, Some(url)) => Box::new(JwksUrl::new(url).map_err(|error| misconfigured(&error.to_string()))?),
         _ => return Err(misconfigured("give either jwks_file or jwks_url")),
     };
     let config = OidcConfig {
@@ -159,56 +156,13 @@ fn oidc_of(settings: OidcSettings) -> Result<Oidc> {
         audience: settings.audience,
         user_claim: settings.user_claim.unwrap_or_else(|| "sub".to_owned()),
         tenant,
+        times: KeyTimes::default(),
     };
     Ok(Oidc::new(config, source))
 }
 
 fn misconfigured(why: &str) -> Failure {
     Failure::new("config.invalid", format!("server.oidc: {why}"))
-}
-
-struct JwksFile(std::path::PathBuf);
-
-impl KeySource for JwksFile {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        let read = std::fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()));
-        async move { read }.boxed()
-    }
-}
-
-/// Only over https, and only from the host that was configured.
-struct JwksUrl {
-    url: String,
-    egress: Egress,
-}
-
-impl JwksUrl {
-    fn new(url: String) -> Result<Self> {
-        let host = url.strip_prefix("https://").and_then(|rest| rest.split('/').next()).unwrap_or_default();
-        let hosts =
-            AllowedHosts::parse(&[host.to_owned()]).map_err(|error| misconfigured(&error.to_string()))?;
-        let egress = Egress::new(hosts, EgressLimits::default());
-        Ok(Self { url, egress: egress.map_err(|error| misconfigured(&error.to_string()))? })
-    }
-}
-
-impl KeySource for JwksUrl {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        let request = EgressRequest {
-            method: Default::default(),
-            url: self.url.clone(),
-            headers: Default::default(),
-            body: None,
-        };
-        async move {
-            let response = self.egress.fetch(request).await.map_err(|error| error.to_string())?;
-            if !response.status.is_success() {
-                return Err(format!("{} answered {}", self.url, response.status));
-            }
-            Ok(response.body)
-        }
-        .boxed()
-    }
 }
 
 /// Ctrl-C, or whoever supervises us says so.

@@ -13,6 +13,8 @@ mod compact;
 mod errors;
 mod events;
 mod examples;
+#[cfg(target_os = "linux")]
+mod flat;
 mod flow_kill;
 mod flows;
 mod hooks;

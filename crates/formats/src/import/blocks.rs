@@ -15,6 +15,18 @@ use super::harvest::Harvest;
 use super::text::{arguments_json, decode_base64, decode_data_url, input_json};
 use crate::message::PARTS_MAX;
 
+/// About how much room a part takes, in memory and encoded.
+pub(super) fn part_bytes(part: &Part) -> usize {
+    const FRAME_BYTES: usize = 64;
+    FRAME_BYTES
+        + match part {
+            Part::Text(text) => text.text.len(),
+            Part::Reasoning(reasoning) => reasoning.text.len(),
+            Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
+            Part::Media(_) => 256,
+        }
+}
+
 /// A message's content: a string, a block, or many.
 #[derive(Debug, Default)]
 pub(super) enum Content<'a> {

@@ -14,12 +14,11 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use sapwood_core::content::Part;
 use sapwood_core::entry::{AssistantMessage, Compaction, SessionNamed, Stop, Strategy, Trigger, Usage};
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
-use super::blocks::{Block, Content};
+use super::blocks::{Block, Content, part_bytes};
 use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
 use super::messages::user_bodies;
 use super::text::Time;
@@ -27,8 +26,10 @@ use super::{Format, Reader, keep_record, read_json_line};
 
 /// Most records that are held while a response may go on.
 const HELD_MAX: usize = 4_096;
-/// Most bytes of a response that are joined.
+/// Most bytes of a response, and of what is held with it, that are joined.
 const JOINED_BYTES_MAX: usize = 8 << 20;
+/// Ids are held in memory; one that is longer than any program's is known by its hash.
+const ID_BYTES_MAX: usize = 256;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -51,6 +52,17 @@ struct Record<'a> {
     custom_title: Option<String>,
     #[serde(borrow)]
     message: Option<Message<'a>>,
+}
+
+impl Record<'_> {
+    fn shorten_ids(&mut self) {
+        let message = self.message.as_mut().and_then(|message| message.id.as_mut());
+        let ids = [&mut self.uuid, &mut self.parent_uuid, &mut self.logical_parent_uuid];
+        let long = ids.into_iter().flatten().chain(message).filter(|id| id.len() > ID_BYTES_MAX);
+        for id in long {
+            *id = BlobHash::of(id.as_bytes()).to_string();
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -119,7 +131,8 @@ pub struct Importer {
 impl Reader for Importer {
     fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
         read_json_line(line, number, harvest, |line, harvest| {
-            let record: Record<'_> = serde_json::from_slice(line)?;
+            let mut record: Record<'_> = serde_json::from_slice(line)?;
+            record.shorten_ids();
             harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
             self.open(&record, harvest);
             self.take(record, line, harvest);
@@ -304,7 +317,11 @@ impl Importer {
             && (open.uuids.iter().any(|uuid| uuid == parent)
                 || open.held.iter().any(|held| held.uuid == parent))
         {
+            open.bytes += held.bodies.iter().flat_map(Body::parts).map(part_bytes).sum::<usize>();
             open.held.push(held);
+            if open.bytes >= JOINED_BYTES_MAX {
+                self.close(path, harvest);
+            }
             return;
         }
         add_held(held, under, path, harvest);
@@ -381,15 +398,6 @@ fn add_held(held: Held, under: Under, path: Path, harvest: &mut Harvest) {
 
 fn by_of(body: &Body) -> By {
     if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
-}
-
-fn part_bytes(part: &Part) -> usize {
-    match part {
-        Part::Text(text) => text.text.len(),
-        Part::Reasoning(reasoning) => reasoning.text.len(),
-        Part::ToolCall(call) => call.input.get().len(),
-        Part::Media(_) => 256,
-    }
 }
 
 fn usage_of(counts: Counts) -> Option<Usage> {

@@ -23,13 +23,17 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::blocks::Content;
+use super::blocks::{Content, part_bytes};
 use super::harvest::{Act, By, Harvest, Key, Under, believable, lineage};
 use super::text::{Time, arguments_json, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
 /// How many of the user's words an old compaction repeats, in bytes: Codex itself stops at 20,000 tokens.
 const REPEATED_BYTES_MAX: usize = 80_000;
+/// Most bytes that all compactions of a file repeat: a line of a few bytes asks for all of the above.
+const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of a response, and of the results held with it, that are joined.
+const JOINED_BYTES_MAX: usize = 8 << 20;
 /// Most results that wait for their response's usage.
 const HELD_MAX: usize = 4_096;
 /// Most turns that a rollback can go back.
@@ -153,6 +157,7 @@ struct Response {
     parts: Vec<Part>,
     usage: Option<Usage>,
     held: Vec<(Option<TimestampMs>, u64, ToolResult)>,
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -169,6 +174,7 @@ pub struct Importer {
     under: Option<Under>,
     words: VecDeque<String>,
     words_bytes: usize,
+    repeated_bytes: usize,
     base: Option<Base>,
     inherits: bool,
 }
@@ -338,7 +344,11 @@ impl Importer {
         }
         let (at, line) = (harvest.at, harvest.line);
         let open = self.open.get_or_insert_with(|| Response { at, line, ..Response::default() });
+        open.bytes += parts.iter().map(part_bytes).sum::<usize>();
         open.parts.extend(parts);
+        if open.bytes >= JOINED_BYTES_MAX {
+            self.close(harvest);
+        }
     }
 
     fn hear(&mut self, role: &str, parts: Vec<Part>, harvest: &mut Harvest) {
@@ -380,9 +390,11 @@ impl Importer {
             interrupted: false,
             full: None,
         };
-        match &mut self.open {
-            Some(open) if open.held.len() < HELD_MAX => open.held.push((harvest.at, harvest.line, result)),
-            _ => self.add(result.into(), By::Agent, harvest),
+        let Some(open) = &mut self.open else { return self.add(result.into(), By::Agent, harvest) };
+        open.bytes += result.parts.iter().map(part_bytes).sum::<usize>();
+        open.held.push((harvest.at, harvest.line, result));
+        if open.held.len() >= HELD_MAX || open.bytes >= JOINED_BYTES_MAX {
+            self.close(harvest);
         }
     }
 
@@ -474,7 +486,13 @@ impl Importer {
                 }
             }
             None => {
-                let words: Vec<String> = self.words.iter().cloned().collect();
+                self.repeated_bytes += self.words_bytes;
+                let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
+                let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
+                if is_too_much {
+                    let why = "the user's words before it, which were repeated too often already".to_owned();
+                    harvest.report(super::Trouble::LeftOut { why });
+                }
                 for text in words.into_iter().chain([compacted.message]).filter(|text| !text.is_empty()) {
                     self.add(
                         UserMessage { parts: vec![Part::text(text)], origin: None }.into(),

@@ -10,7 +10,7 @@
 //! itself cuts what it records of a tool's output, so these files are small.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{AssistantMessage, SessionNamed, Stop, ToolResult, Usage, UserMessage};
@@ -24,6 +24,8 @@ use super::{Format, Reader, Trouble, keep_record, read_json_line};
 
 /// Most bytes of messages that are held at a time; past it they go in, and a later replacement is a branch.
 const HELD_BYTES_MAX: usize = 64 << 20;
+/// What a held message takes beside its text.
+const HELD_FRAME_BYTES: usize = 256;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -143,6 +145,10 @@ pub struct Importer {
     name: String,
     held: Vec<Held>,
     held_bytes: usize,
+    /// Where each held message is, by its id.
+    places: HashMap<String, usize>,
+    /// The last entry of each held message that went in already, from the first on: what is in is not looked at again.
+    ends: Vec<Under>,
     /// What stands before the first message that is held.
     under: Under,
     /// What went into the log already; a branch that comes back to it goes on from there.
@@ -178,6 +184,8 @@ impl Importer {
             name: name.to_owned(),
             held: Vec::new(),
             held_bytes: 0,
+            places: HashMap::new(),
+            ends: Vec::new(),
             under: Under::Root,
             grown: HashSet::new(),
             loose: 0,
@@ -231,7 +239,7 @@ impl Importer {
 
     /// That message and all behind it go; all of them, if it is not there.
     fn rewind(&mut self, id: &str, harvest: &mut Harvest) {
-        let kept = self.held.iter().position(|held| held.id == id).unwrap_or(0);
+        let kept = self.places.get(id).copied().unwrap_or(0);
         self.rewind_to(kept, harvest);
     }
 
@@ -241,8 +249,11 @@ impl Importer {
         }
         // Into the log first: what goes stays there as a branch.
         self.grow(harvest);
-        self.held.truncate(kept);
-        self.held_bytes = self.held.iter().map(|held| held.bytes).sum();
+        for gone in self.held.drain(kept..) {
+            self.held_bytes -= gone.bytes;
+            self.places.remove(&gone.id);
+        }
+        self.ends.truncate(kept);
     }
 
     fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut Harvest) {
@@ -253,27 +264,39 @@ impl Importer {
             "gemini" | "model" => gemini(message, harvest),
             kind => return self.keep(line, kind, harvest),
         };
-        let held = Held { id, at: harvest.at, line: harvest.line, bodies, bytes: line.len() };
-        self.held_bytes += held.bytes;
-        match self.held.iter_mut().rev().find(|before| before.id == held.id) {
-            Some(before) => {
-                self.held_bytes -= before.bytes;
-                *before = held;
-            }
-            None => self.held.push(held),
-        }
+        let held =
+            Held { id, at: harvest.at, line: harvest.line, bodies, bytes: line.len() + HELD_FRAME_BYTES };
+        self.hold(held);
         if self.held_bytes > HELD_BYTES_MAX {
             self.under = self.grow(harvest);
             self.held.clear();
+            self.places.clear();
+            self.ends.clear();
             self.held_bytes = 0;
+        }
+    }
+
+    /// A message that is written again takes the place of its earlier version.
+    fn hold(&mut self, held: Held) {
+        self.held_bytes += held.bytes;
+        match self.places.get(&held.id) {
+            Some(place) => {
+                self.ends.truncate(*place);
+                let before = std::mem::replace(&mut self.held[*place], held);
+                self.held_bytes -= before.bytes;
+            }
+            None => {
+                self.places.insert(held.id.clone(), self.held.len());
+                self.held.push(held);
+            }
         }
     }
 
     /// Everything that is held goes in, as far as it is not in already. Gives the last of it.
     fn grow(&mut self, harvest: &mut Harvest) -> Under {
         let (at, line) = (harvest.at, harvest.line);
-        let mut under = self.under;
-        for held in &self.held {
+        let mut under = self.ends.last().copied().unwrap_or(self.under);
+        for held in &self.held[self.ends.len()..] {
             (harvest.at, harvest.line) = (held.at, held.line);
             for (number, body) in held.bodies.iter().enumerate() {
                 let content = [held.id.as_bytes(), &number.to_le_bytes(), &identity(body)].concat();
@@ -287,6 +310,7 @@ impl Importer {
                 }
                 under = Under::Key(key);
             }
+            self.ends.push(under);
         }
         (harvest.at, harvest.line) = (at, line);
         harvest.step(Key::of("leaf"), Act::Rewind(under));

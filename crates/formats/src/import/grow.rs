@@ -11,6 +11,7 @@ use sapwood_core::entry::{Label, LeafMoved, Stance, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
+use super::blocks::part_bytes;
 use super::harvest::{Act, By, Key, Path, Step, Under};
 use super::{PROBLEMS_MAX, Problem, Trouble};
 
@@ -299,17 +300,7 @@ fn millis(id: EntryId) -> i64 {
 }
 
 fn weight(body: &Body) -> usize {
-    use sapwood_core::content::Part;
-    let of_parts: usize = body
-        .parts()
-        .iter()
-        .map(|part| match part {
-            Part::Text(text) => text.text.len(),
-            Part::Reasoning(reasoning) => reasoning.text.len(),
-            Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
-            Part::Media(_) => 256,
-        })
-        .sum();
+    let of_parts: usize = body.parts().iter().map(part_bytes).sum();
     of_parts
         + match body {
             Body::CustomInfo(info) => info.data.get().len(),

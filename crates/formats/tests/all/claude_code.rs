@@ -287,3 +287,31 @@ fn a_response_that_was_taken_before_it_was_over_counts_once() {
     assert_eq!(whole.context(), ["u:read it", "a:I look C:Read(c1)", "t:words"]);
     assert_eq!(whole.spend().calls, 1);
 }
+
+#[test]
+fn results_that_are_too_large_to_wait_for_their_response_are_taken_in_order() {
+    let large = "x".repeat(1 << 20);
+    let mut values = vec![user("u", None, "go"), called("a0", "u", "m", "c0")];
+    for number in 1..20 {
+        let (uuid, parent) = (format!("a{number}"), format!("a{}", number - 1));
+        values.push(result(&uuid, &parent, "c0", &format!("{number} {large}")));
+    }
+    values.push(said("end", "a19", "m2", "done"));
+    let taken = take_all(&values);
+    assert_eq!(taken.codes(), []);
+    let results = taken.log.entries().filter(|entry| entry.meta.kind == Kind::ToolResult);
+    let numbers: Vec<String> =
+        results.map(|entry| entry.body.text().split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(numbers, (1..20).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert_eq!(taken.context().last().unwrap(), "a:done");
+}
+
+#[test]
+fn ids_of_any_length_hold_the_tree_together() {
+    let (one, two) = ("1".repeat(1 << 20), "2".repeat(1 << 20));
+    let values = [user(&one, None, "one"), said(&two, &one, &one, "two"), user("u3", Some(&two), "three")];
+    let taken = take_all(&values);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(taken.context(), ["u:one", "a:two", "u:three"]);
+    assert_eq!(take_again(Format::ClaudeCode, taken.log, lines(&values)).added, 0);
+}

@@ -232,3 +232,41 @@ fn a_rollout_that_grew_extends_the_session() {
     assert_eq!(grown.added, 1);
     assert_eq!(take_again(Format::Codex, grown.log, lines(&values)).added, 0);
 }
+
+#[test]
+fn a_response_that_does_not_end_is_cut_and_nothing_of_it_is_lost() {
+    let said: Vec<Value> =
+        (0..24).map(|number| assistant(&format!("{number} {}", "x".repeat(1 << 20)))).collect();
+    let taken = take(Format::Codex, lines(&[vec![meta(), user("go")], said].concat()));
+    assert_eq!(taken.codes(), []);
+    let context = taken.context().join(" ");
+    assert!((0..24).all(|number| context.contains(&format!("a:{number} x"))));
+    assert!(taken.count(Kind::AssistantMessage) < 5, "most of it is still joined");
+}
+
+#[test]
+fn results_that_are_more_than_can_be_held_stand_behind_their_call() {
+    let result = |number: usize, text: &str| {
+        item(json!({ "type": "function_call_output", "call_id": format!("c{number}"), "output": text }))
+    };
+    for (count, text) in [(5_000, "x".to_owned()), (20, "x".repeat(1 << 20))] {
+        let results: Vec<Value> = (0..count).map(|number| result(number, &text)).collect();
+        let taken = take(Format::Codex, lines(&[vec![meta(), user("go"), call("c0")], results].concat()));
+        assert_eq!(taken.codes(), []);
+        assert_eq!(taken.count(Kind::ToolResult), count);
+        let kinds: Vec<Kind> = taken.log.entries().map(|entry| entry.meta.kind).collect();
+        let answered = kinds.iter().position(|kind| *kind == Kind::AssistantMessage);
+        assert!(answered < kinds.iter().position(|kind| *kind == Kind::ToolResult));
+    }
+}
+
+#[test]
+fn compactions_that_repeat_the_users_words_do_not_blow_up_a_small_file() {
+    let words = "w".repeat(79_000);
+    let compacted: Vec<Value> = (0..950).map(|_| line("compacted", json!({ "message": "so far" }))).collect();
+    let text = lines(&[vec![meta(), user(&words)], compacted].concat());
+    let taken = take(Format::Codex, &text);
+    let bytes: usize = taken.log.entries().map(|entry| entry.body.text().len()).sum();
+    assert!(bytes < 65 << 20, "{} bytes became {bytes}", text.len());
+    assert!(taken.codes().iter().any(|(_, code)| *code == "import.left_out"));
+}

@@ -139,9 +139,9 @@ fn a_file_of_nothing_but_problems_is_given_up() {
 }
 
 /// A fixture with pieces cut out, doubled, swapped and overwritten.
-fn spoil(text: &str, seed: u64) -> Vec<u8> {
+pub fn spoil(text: impl AsRef<[u8]>, seed: u64) -> Vec<u8> {
     let mut dice = Dice::new(seed);
-    let mut bytes = text.as_bytes().to_vec();
+    let mut bytes = text.as_ref().to_vec();
     for _ in 0..=dice.below(4) {
         if bytes.is_empty() {
             break;

@@ -221,3 +221,20 @@ fn a_message_a_line_grows_and_an_edited_one_is_a_branch() {
     assert_eq!(edited.context(), ["u:one", "a:other"]);
     assert_eq!(edited.log.entries().filter(|entry| entry.body.text() == "three").count(), 1);
 }
+
+#[test]
+fn gemini_going_back_again_and_again_looks_only_at_what_is_new() {
+    let text = "word ".repeat(400);
+    let mut values = vec![gemini_header()];
+    for number in 0..1_500 {
+        values.push(gemini(&format!("m{number}"), "user", json!({ "content": format!("{number} {text}") })));
+    }
+    for number in 0..1_500 {
+        values.push(gemini("again", "user", json!({ "content": format!("try {number}") })));
+        values.push(json!({ "$rewindTo": "again" }));
+    }
+    values.push(gemini("last", "user", json!({ "content": "last" })));
+    let taken = take(Format::GeminiCli, lines(&values));
+    assert_eq!((taken.codes(), taken.context().len()), (Vec::new(), 1_501));
+    assert_eq!(taken.log.entries().filter(|entry| entry.body.text().starts_with("try ")).count(), 1_500);
+}

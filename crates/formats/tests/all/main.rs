@@ -7,6 +7,7 @@ mod codex;
 mod damage;
 mod detect;
 mod documents;
+mod fuzz;
 mod jsonl;
 mod pi;
 mod responses;

@@ -10,7 +10,7 @@ use sapwood::core::port::clock::Clock;
 use sapwood::core::port::keys::Grant;
 use sapwood::{Engine, Principal, Scope, SystemClock, TenantId};
 use sapwood_server::door::Door;
-use sapwood_server::oidc::{KeySource, Oidc, OidcConfig, Tenancy};
+use sapwood_server::oidc::{KeySource, KeyTimes, Oidc, OidcConfig, Tenancy};
 use sapwood_server::{Listening, Settings, State, Stop};
 use serde_json::{Value, json};
 
@@ -47,24 +47,24 @@ async fn it_refuses_to_listen_for_others_without_keys() {
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
 /// An issuer with a key of its own.
-struct Issuer {
+pub struct Issuer {
     sign: Sign,
-    alg: &'static str,
-    jwk: Value,
+    pub alg: &'static str,
+    pub jwk: Value,
 }
 
 fn encode(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn ed25519(kid: &str) -> Issuer {
+pub fn ed25519(kid: &str) -> Issuer {
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
     let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": encode(pair.public_key().as_ref()) });
     Issuer { sign: Box::new(move |bytes| pair.sign(bytes).as_ref().to_vec()), alg: "EdDSA", jwk }
 }
 
-fn es256(kid: &str) -> Issuer {
+pub fn es256(kid: &str) -> Issuer {
     let random = SystemRandom::new();
     let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
     let pair =
@@ -76,7 +76,7 @@ fn es256(kid: &str) -> Issuer {
 }
 
 impl Issuer {
-    fn token(&self, head: Value, claims: &Value) -> String {
+    pub fn token(&self, head: Value, claims: &Value) -> String {
         let signed =
             format!("{}.{}", encode(head.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
         let signature = (self.sign)(signed.as_bytes());
@@ -93,7 +93,7 @@ impl KeySource for Published {
     }
 }
 
-fn claims() -> Value {
+pub fn claims() -> Value {
     let now = SystemClock.now().0 / 1_000;
     json!({ "iss": "https://id.example", "aud": ["other", "sapwood"], "sub": "ana", "org": "acme", "exp": now + 600 })
 }
@@ -116,6 +116,7 @@ async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh
         audience: "sapwood".to_owned(),
         user_claim: "sub".to_owned(),
         tenant: Tenancy::Claim("org".to_owned()),
+        times: KeyTimes::default(),
     };
     let oidc = Oidc::new(config, Box::new(Published(keys)));
     let door = Door::new(house.engine.store().clone(), None, Some(oidc));

@@ -9,6 +9,7 @@ mod door;
 mod example;
 mod flows;
 mod house;
+mod keys;
 mod memory;
 mod parallel;
 mod rights;

@@ -20,7 +20,7 @@ use super::session::{Hold, SessionRow, find};
 use super::writer::End;
 use super::{PgStore, reading};
 use crate::admit::admit;
-use crate::pack::{Packed, pack_body};
+use crate::pack::{Packed, pack_body, pack_drafts};
 use crate::rules;
 
 /// Sessions remembered. When there are more, those that nobody is using are forgotten.
@@ -51,7 +51,7 @@ impl Hot {
 }
 
 fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
-    drafts.iter().map(|draft| pack_body(&draft.body)).collect()
+    pack_drafts(drafts, |draft| pack_body(&draft.body))
 }
 
 /// Whether what is remembered was just read.

@@ -17,7 +17,7 @@ use super::search::Text;
 use super::session::{SessionRow, store_summary};
 use crate::admit::admit;
 use crate::match_text::text_of;
-use crate::pack::{Packed, pack_body};
+use crate::pack::{Packed, pack_body, pack_drafts};
 use crate::rules;
 
 /// A body ready to be written: packed, and the text it is found by.
@@ -49,7 +49,7 @@ impl Batch {
 
 pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
     let pack = |draft: &Draft| Ok(PackedBody { packed: pack_body(&draft.body)?, text: text_of(&draft.body) });
-    drafts.iter().map(pack).collect()
+    pack_drafts(drafts, pack)
 }
 
 pub(super) fn append(

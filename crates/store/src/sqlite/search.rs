@@ -142,12 +142,16 @@ fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
     let mut select = desk.prepare(sql)?;
     let mut rows =
         select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
-    let mut texts = Vec::new();
-    while let Some(row) = rows.next().at(path)? {
+    let (mut texts, mut bytes) = (Vec::new(), 0);
+    while bytes < CATCH_UP_BYTES
+        && let Some(row) = rows.next().at(path)?
+    {
         let packed = row.get_ref(6).at(path)?.as_blob().unwrap_or_default();
         let text = stored_text(row.get(3).at(path)?, row.get(4).at(path)?, row.get(5).at(path)?, packed);
         let (session, tenant) = (row.get(1).at(path)?, row.get(2).at(path)?);
-        texts.push((row.get(0).at(path)?, text.map(|text| Text { tenant, session, text })));
+        let arrived = (row.get(0).at(path)?, text.map(|text| Text { tenant, session, text }));
+        bytes += bytes_of(&arrived);
+        texts.push(arrived);
     }
     Ok(texts)
 }

@@ -19,6 +19,7 @@ use crate::bench::bodies::bodies;
 use crate::bench::measure::{Peak, median};
 use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
+use crate::cmd::import::take_quietly;
 use crate::lines::read_line;
 
 const AXIS: &str = "import";
@@ -58,6 +59,11 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
         figures.push(
             Figure::new(AXIS, format!("{name}: into entries, beside the lines alone"), read, "MB/s")
                 .over(parsed),
+        );
+        let rate = take_as_the_command(stage, &file, format, megabytes).await?;
+        figures.push(
+            Figure::new(AXIS, format!("{name}: into a store, as `sapwood import` does it"), rate, "MB/s")
+                .goal(Goal::AtLeast(MB_PER_SECOND_MIN)),
         );
         figures.extend(take_in(stage, &file, format, megabytes).await?);
         stage.scratch.remove("foreign.jsonl");
@@ -102,6 +108,27 @@ fn grow(harvest: &mut Harvest, grower: &mut Grower, drafts: &mut Vec<Draft>) {
         grower.take(step, drafts, &mut harvest.problems);
     }
     drafts.clear();
+}
+
+/// How quick the whole command is, its threads included. Syncs are left out: they measure the disk.
+async fn take_as_the_command(
+    stage: &Stage,
+    path: &Path,
+    format: Format,
+    megabytes: f64,
+) -> anyhow::Result<f64> {
+    let mut rates = Vec::new();
+    for _ in 0..stage.sizes.rounds {
+        let engine = stage.open("foreign.db", Durability::Normal)?;
+        let start = Instant::now();
+        let added = take_quietly(&engine, &stage.scope, path, format).await;
+        let added = added.map_err(|failure| anyhow::anyhow!("{}: {}", failure.code, failure.message))?;
+        rates.push(megabytes / start.elapsed().as_secs_f64());
+        anyhow::ensure!(added > 0, "nothing was imported");
+        stage.close("foreign.db", engine)?;
+        stage.scratch.remove("foreign.db");
+    }
+    Ok(median(rates))
 }
 
 /// All the way into a store, with memory sampled on the way.

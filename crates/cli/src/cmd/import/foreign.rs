@@ -11,12 +11,12 @@ use sapwood::formats::import::{
     DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
 };
 use sapwood::store::opencode::Database;
+use sapwood::{Engine, Scope};
 use tokio::sync::mpsc;
 
 use super::source::Source;
 use super::{Report, trouble_of};
 use crate::failure::{Failure, Result};
-use crate::wiring::App;
 
 /// How many steps, and how many bytes of lines, one batch carries.
 const BATCH_STEPS: usize = 512;
@@ -37,15 +37,29 @@ struct Batch {
     problems: Vec<Problem>,
 }
 
+/// Where sessions go, and as whom.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    pub engine: &'a Engine,
+    pub scope: &'a Scope,
+    pub mode: Mode,
+}
+
+impl Target<'_> {
+    fn begin(&self, format: Format) -> Intake {
+        self.engine.begin_intake(self.scope, format, self.mode)
+    }
+}
+
 /// Takes one file in. A database holds many sessions, and gives a report for each.
-pub async fn take_file(app: &App, source: Source, format: Format, mode: Mode) -> Result<Vec<Report>> {
+pub async fn take_file(target: Target<'_>, source: Source, format: Format) -> Result<Vec<Report>> {
     if format == Format::OpenCode {
-        return take_database(app, &source.path, mode).await;
+        return take_database(target, &source.path).await;
     }
     let name = source.name.clone();
     let (sender, batches) = mpsc::channel(BATCHES_MAX);
     let reading = std::thread::spawn(move || read_file(source, format, &sender));
-    let report = take_batches(app, format, mode, &name, batches).await?;
+    let report = take_batches(target, format, &name, batches).await?;
     let read =
         reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader broke off")))?;
     Ok(vec![with_failure(report, read)])
@@ -59,13 +73,12 @@ fn with_failure(mut report: Report, read: Result<()>) -> Report {
 }
 
 async fn take_batches(
-    app: &App,
+    target: Target<'_>,
     format: Format,
-    mode: Mode,
     name: &str,
     mut batches: mpsc::Receiver<Batch>,
 ) -> Result<Report> {
-    let mut intake = app.engine.begin_intake(&app.scope, format, mode);
+    let mut intake = target.begin(format);
     let mut harvest = Harvest::default();
     let mut broken = None;
     while let Some(batch) = batches.recv().await {
@@ -86,7 +99,7 @@ async fn take_batches(
         Some(failure) => Err(failure),
         None => finish(intake, &mut harvest).await,
     };
-    report_of(format, mode, name, harvest, taken)
+    report_of(format, target.mode, name, harvest, taken)
 }
 
 async fn finish(intake: Intake, harvest: &mut Harvest) -> Result<Taken> {
@@ -299,23 +312,22 @@ fn feed_beside(path: &Path, format: Format) -> Option<Vec<u8>> {
     if format == Format::RoleFiles && small { std::fs::read(feed).ok() } else { None }
 }
 
-async fn take_database(app: &App, path: &Path, mode: Mode) -> Result<Vec<Report>> {
+async fn take_database(target: Target<'_>, path: &Path) -> Result<Vec<Report>> {
     let database = Database::open(path)?;
     let mut reports = Vec::new();
     for session in database.sessions().map_err(|error| Failure::new("file.io", error.to_string()))? {
-        reports.push(take_database_session(app, &database, &session, path, mode).await?);
+        reports.push(take_database_session(target, &database, &session, path).await?);
     }
     Ok(reports)
 }
 
 async fn take_database_session(
-    app: &App,
+    target: Target<'_>,
     database: &Database,
     session: &str,
     path: &Path,
-    mode: Mode,
 ) -> Result<Report> {
-    let mut intake = app.engine.begin_intake(&app.scope, Format::OpenCode, mode);
+    let mut intake = target.begin(Format::OpenCode);
     let mut harvest = Harvest::default();
     let mut reader = sapwood::formats::import::opencode::Importer::default();
     let mut number = 1;
@@ -335,5 +347,5 @@ async fn take_database_session(
     }
     reader.finish(&mut harvest);
     let taken = finish(intake, &mut harvest).await;
-    report_of(Format::OpenCode, mode, &path.display().to_string(), harvest, taken)
+    report_of(Format::OpenCode, target.mode, &path.display().to_string(), harvest, taken)
 }

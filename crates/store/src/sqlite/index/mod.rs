@@ -20,6 +20,8 @@ pub(super) use segment::{Segment, WORD_BYTES_MAX, build, cut};
 const FAN_IN: usize = 8;
 /// Where the sizes end, in texts. A segment that is larger stays as it is.
 const SIZES: [u32; 4] = [4, 32, 256, 2_048];
+/// A segment of so many blocks, 8 MB, is as large as one of the most texts: merging happens in memory.
+const BLOCKS_MAX: i64 = 2_048;
 /// Segments that are looked at when one was added: more than can gather before they are merged.
 const GATHERED_MAX: usize = SIZES.len() * FAN_IN * 2;
 
@@ -79,7 +81,7 @@ fn delete(desk: &Desk, row: &Row) -> Result<()> {
 /// Merges the newest segments if there are enough of one size among them.
 fn merge_gathered(desk: &Desk) -> Result<()> {
     let newest = rows(desk, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
-    let sizes: Vec<usize> = newest.iter().map(|row| size_of(row.texts)).collect();
+    let sizes: Vec<usize> = newest.iter().map(size_of).collect();
     let Some(count) = (0..SIZES.len()).rev().find_map(|size| gathered(&sizes, size)) else { return Ok(()) };
     let mut parts = Vec::with_capacity(count);
     for row in newest[..count].iter().rev() {
@@ -92,8 +94,9 @@ fn merge_gathered(desk: &Desk) -> Result<()> {
     insert(desk, &merged)
 }
 
-fn size_of(texts: u32) -> usize {
-    SIZES.iter().position(|end| texts < *end).unwrap_or(SIZES.len())
+fn size_of(row: &Row) -> usize {
+    let is_of = |end: &u32| row.texts < *end && row.block_count < BLOCKS_MAX;
+    SIZES.iter().position(is_of).unwrap_or(SIZES.len())
 }
 
 /// How many of the newest are no larger than a size, if enough of them are just of that size.

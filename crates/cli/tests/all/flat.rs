@@ -1,0 +1,91 @@
+//! Memory while a file is imported: it does not grow with the file, and a line without end is not loaded.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::World;
+
+/// How much the larger file may take beyond the smaller one, in KB: half of what it is larger by.
+const GROWTH_KB_MAX: u64 = 14 << 10;
+const SMALL_BYTES: usize = 12 << 20;
+const LARGE_BYTES: usize = SMALL_BYTES + (28 << 20);
+const LINE_TEXT_BYTES: usize = 48 << 10;
+
+fn line(number: usize, text: &str) -> Value {
+    let parent = number.checked_sub(1).map(|number| format!("u{number}"));
+    json!({ "type": "user", "uuid": format!("u{number}"), "parentUuid": parent, "sessionId": "flat-1",
+        "timestamp": "2026-01-02T03:04:05.000Z", "message": { "role": "user", "content": text } })
+}
+
+fn write_file(path: &Path, bytes_min: usize) -> usize {
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    let (mut bytes, mut lines) = (0, 0);
+    while bytes < bytes_min {
+        let text = format!("number {lines} of them ").repeat(LINE_TEXT_BYTES / 24);
+        let text = format!("{}\n", line(lines, &text));
+        out.write_all(text.as_bytes()).unwrap();
+        (bytes, lines) = (bytes + text.len(), lines + 1);
+    }
+    lines
+}
+
+/// Imports a file into a store of its own: how many entries came, the problems' codes, and the most memory it took, in KB.
+fn import(path: &Path) -> (u64, Vec<String>, u64) {
+    let world = World::new("sqlite");
+    let mut command = world.bare();
+    command.args(["--store", &world.url, "--json", "import"]).arg(path);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak_kb = 0;
+    while child.try_wait().unwrap().is_none() {
+        // The file is gone, or empty, once the process has ended.
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let high = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let high = high.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok());
+        peak_kb = high.unwrap_or(0).max(peak_kb);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let codes = report["problems"].as_array().unwrap().iter();
+    let codes = codes.map(|problem| problem["code"].as_str().unwrap().to_owned()).collect();
+    (report["added"].as_u64().unwrap(), codes, peak_kb)
+}
+
+#[test]
+fn memory_does_not_grow_with_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut peaks = Vec::new();
+    for bytes in [SMALL_BYTES, LARGE_BYTES] {
+        let path = dir.path().join("session.jsonl");
+        let lines = write_file(&path, bytes);
+        let (added, codes, peak_kb) = import(&path);
+        assert_eq!((added, codes), (lines as u64, Vec::new()));
+        peaks.push(peak_kb);
+    }
+    let growth_kb = peaks[1].saturating_sub(peaks[0]);
+    assert!(peaks[0] > 0 && growth_kb < GROWTH_KB_MAX, "{growth_kb} KB more: {peaks:?}");
+}
+
+#[test]
+fn a_line_of_a_hundred_megabytes_takes_the_room_of_the_longest_line_that_is_allowed() {
+    const LONG_BYTES: usize = 100 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("session.jsonl");
+    let mut out = BufWriter::new(File::create(&path).unwrap());
+    writeln!(out, "{}", line(0, "before")).unwrap();
+    let chunk = "word ".repeat(1 << 16);
+    for _ in 0..LONG_BYTES / chunk.len() {
+        out.write_all(chunk.as_bytes()).unwrap();
+    }
+    writeln!(out, "\n{}", line(1, "after")).unwrap();
+    drop(out);
+    let (added, codes, peak_kb) = import(&path);
+    assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
+    assert!(peak_kb > 0 && peak_kb < (LONG_BYTES >> 10) as u64, "it took {peak_kb} KB");
+}

@@ -1,0 +1,77 @@
+//! The bodies of the fuzz targets, over their seeds and over seeds that were changed by chance, the same way each time: so they
+//! are compiled and run by the ordinary tests, and a target cannot rot.
+
+#[path = "../../../../fuzz/bodies/import.rs"]
+mod import;
+#[path = "../../../../fuzz/bodies/request.rs"]
+mod request;
+#[path = "../../../../fuzz/bodies/workflow.rs"]
+mod workflow;
+
+use std::path::{Path, PathBuf};
+
+use sapwood_formats::import::Format;
+
+use crate::damage::spoil;
+
+/// How often each seed is changed for each target, unless `FUZZ_CHANGES` says otherwise.
+const CHANGES: u64 = 12;
+
+fn changes() -> u64 {
+    std::env::var("FUZZ_CHANGES").map_or(CHANGES, |number| number.parse().unwrap())
+}
+
+fn fuzz_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+fn files_of(dir: &Path) -> Vec<Vec<u8>> {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{} has no seeds", dir.display());
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn seeds_of(target: &str) -> Vec<Vec<u8>> {
+    files_of(&fuzz_dir().join("seeds").join(target))
+}
+
+fn run_over(seeds: &[Vec<u8>], changes: u64, run: impl Fn(&[u8])) {
+    for (number, seed) in seeds.iter().enumerate() {
+        run(seed);
+        for change in 0..changes {
+            run(&spoil(seed, change << 16 | number as u64));
+        }
+    }
+}
+
+#[test]
+fn every_importer_stands_its_seeds_and_what_chance_makes_of_them() {
+    let foreign = files_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
+    let seeds = [seeds_of("sapwood"), foreign].concat();
+    for format in Format::ALL {
+        run_over(&seeds, changes(), |bytes| import::run(*format, bytes));
+    }
+}
+
+#[test]
+fn what_clients_send_stands_its_seeds_and_what_chance_makes_of_them() {
+    run_over(&seeds_of("request"), changes() * 100, request::run);
+}
+
+#[test]
+fn workflows_stand_their_seeds_and_what_chance_makes_of_them() {
+    run_over(&seeds_of("workflow"), changes() * 10, workflow::run);
+}
+
+#[test]
+fn every_format_has_a_fuzz_target() {
+    let manifest = std::fs::read_to_string(fuzz_dir().join("Cargo.toml")).unwrap();
+    for format in Format::ALL {
+        let target = format!("import_{}", format.as_str().replace('-', "_"));
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not in fuzz/Cargo.toml");
+        let text = std::fs::read_to_string(fuzz_dir().join(format!("fuzz_targets/{target}.rs"))).unwrap();
+        assert!(text.contains(&format!("Format::{format:?},")), "{target} is not for {format:?}");
+    }
+}

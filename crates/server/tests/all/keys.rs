@@ -1,0 +1,272 @@
+//! The issuer's keys at a URL: a TLS server of the test's own that changes its keys, is down, says rubbish, or says nothing.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sapwood::effects::egress::{AllowedHosts, Egress, EgressLimits, Resolver};
+use sapwood_server::oidc::{JwksUrl, KeyTimes, Oidc, OidcConfig, Tenancy};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use crate::door::{Issuer, claims, ed25519, es256};
+
+const HOST: &str = "id.test";
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// How long the client waits for keys, in these tests.
+const FETCH_MS_MAX: u64 = 300;
+/// Keys that are never old, and pauses that a test can outwait or not.
+const CALM: KeyTimes = KeyTimes {
+    live: Duration::from_secs(3_600),
+    refetch_pause: Duration::from_secs(3_600),
+    failed_pause: Duration::from_secs(3_600),
+};
+const EAGER: KeyTimes =
+    KeyTimes { live: Duration::ZERO, refetch_pause: Duration::ZERO, failed_pause: Duration::ZERO };
+
+/// What the issuer's server says when it is asked for keys.
+#[derive(Clone)]
+enum Says {
+    Keys(Vec<Value>),
+    Answer(&'static str, Vec<u8>),
+    /// It hangs up.
+    Nothing,
+    /// It takes the request and never answers.
+    Silence,
+}
+
+struct Publisher {
+    port: u16,
+    root_pem: String,
+    says: Arc<Mutex<Says>>,
+    asked: Arc<AtomicUsize>,
+}
+
+struct Here;
+
+#[async_trait]
+impl Resolver for Here {
+    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
+        Ok(vec![HOME])
+    }
+}
+
+impl Publisher {
+    async fn open(says: Says) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind((HOME, 0)).await.unwrap();
+        let publisher = Self {
+            port: listener.local_addr().unwrap().port(),
+            root_pem: made.cert.pem(),
+            says: Arc::new(Mutex::new(says)),
+            asked: Arc::default(),
+        };
+        let (says, asked) = (publisher.says.clone(), publisher.asked.clone());
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                asked.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, says) = (acceptor.clone(), says.lock().unwrap().clone());
+                tokio::spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(socket).await else { return };
+                    let _ = stream.read(&mut [0; 4_096]).await;
+                    say(&mut stream, says).await;
+                    let _ = stream.shutdown().await;
+                });
+            }
+        });
+        publisher
+    }
+
+    fn set(&self, says: Says) {
+        *self.says.lock().unwrap() = says;
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn oidc(&self, times: KeyTimes) -> Oidc {
+        let place = format!("{HOST}:{}", self.port);
+        let hosts = AllowedHosts::parse(std::slice::from_ref(&place)).unwrap();
+        let limits = EgressLimits { request_ms_max: FETCH_MS_MAX, body_bytes_max: 64 << 10 };
+        let egress = Egress::for_tests(hosts, limits, Arc::new(Here), HOME, &self.root_pem).unwrap();
+        let config = OidcConfig {
+            issuer: "https://id.example".to_owned(),
+            audience: "sapwood".to_owned(),
+            user_claim: "sub".to_owned(),
+            tenant: Tenancy::Claim("org".to_owned()),
+            times,
+        };
+        Oidc::new(config, Box::new(JwksUrl::through(format!("https://{place}/keys"), egress)))
+    }
+}
+
+async fn say(stream: &mut (impl AsyncWriteExt + Unpin), says: Says) {
+    let (status, body) = match says {
+        Says::Keys(keys) => ("200 OK", json!({ "keys": keys }).to_string().into_bytes()),
+        Says::Answer(status, body) => (status, body),
+        Says::Nothing => return,
+        Says::Silence => return std::future::pending().await,
+    };
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+}
+
+fn token(issuer: &Issuer, kid: &str) -> String {
+    issuer.token(json!({ "alg": issuer.alg, "kid": kid }), &claims())
+}
+
+/// The tenant that the token speaks for, or the code it is refused with.
+async fn outcome(oidc: &Oidc, token: &str) -> String {
+    match oidc.verify(token).await {
+        Ok(scope) => scope.tenant.to_string(),
+        Err(problem) => problem.code.to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_fetched_once_and_anew_when_an_unknown_one_signs() {
+    let (first, second) = (ed25519("k1"), es256("k2"));
+    let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
+    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
+    for _ in 0..3 {
+        assert_eq!(outcome(&oidc, &token(&first, "k1")).await, "acme");
+    }
+    assert_eq!(publisher.asked(), 1);
+    publisher.set(Says::Keys(vec![second.jwk.clone()]));
+    assert_eq!(outcome(&oidc, &token(&second, "k2")).await, "acme");
+    assert_eq!(publisher.asked(), 2);
+    // A key that was withdrawn counts no longer.
+    assert_eq!(outcome(&oidc, &token(&first, "k1")).await, "auth.invalid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_changes_without_changing_its_name_is_learnt_too() {
+    let (first, second) = (ed25519("k"), ed25519("k"));
+    let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
+    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
+    assert_eq!(outcome(&oidc, &token(&first, "k")).await, "acme");
+    publisher.set(Says::Keys(vec![second.jwk.clone()]));
+    assert_eq!(outcome(&oidc, &token(&second, "k")).await, "acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn made_up_key_names_do_not_make_the_server_ask_again_and_again() {
+    let (known, stranger) = (ed25519("k1"), ed25519("k1"));
+    let publisher = Publisher::open(Says::Keys(vec![known.jwk.clone()])).await;
+    let oidc = Arc::new(publisher.oidc(CALM));
+    let asking = (0..40).map(|number| {
+        let (oidc, token) = (oidc.clone(), token(&stranger, &format!("made-up-{number}")));
+        tokio::spawn(async move { outcome(&oidc, &token).await })
+    });
+    for asked in asking.collect::<Vec<_>>() {
+        assert_eq!(asked.await.unwrap(), "auth.invalid");
+    }
+    assert_eq!(publisher.asked(), 1, "all of them shared one fetch");
+    assert_eq!(outcome(&oidc, &token(&known, "k1")).await, "acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_that_is_down_is_not_asked_for_every_token() {
+    let issuer = ed25519("k1");
+    for says in [Says::Nothing, Says::Answer("503 Service Unavailable", Vec::new())] {
+        let publisher = Publisher::open(says).await;
+        let oidc = publisher.oidc(CALM);
+        for _ in 0..5 {
+            assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
+        }
+        assert_eq!(publisher.asked(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_the_issuer_is_back_its_tokens_count() {
+    let issuer = ed25519("k1");
+    let publisher = Publisher::open(Says::Nothing).await;
+    let oidc = publisher.oidc(KeyTimes { failed_pause: Duration::ZERO, ..CALM });
+    assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
+    publisher.set(Says::Keys(vec![issuer.jwk.clone()]));
+    assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn known_keys_go_on_counting_while_the_issuer_cannot_be_asked() {
+    let (issuer, stranger) = (ed25519("k1"), ed25519("k1"));
+    let publisher = Publisher::open(Says::Keys(vec![issuer.jwk.clone()])).await;
+    let oidc = publisher.oidc(EAGER);
+    assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
+    for says in [Says::Nothing, Says::Answer("200 OK", b"<html>".to_vec()), Says::Silence] {
+        publisher.set(says);
+        assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
+        assert_eq!(outcome(&oidc, &token(&stranger, "k1")).await, "auth.keys");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rubbish_is_no_key_set() {
+    let issuer = ed25519("k1");
+    let publisher = Publisher::open(Says::Nothing).await;
+    let oidc = publisher.oidc(EAGER);
+    let deep = [b"[".repeat(30_000), b"]".repeat(30_000)].concat();
+    let endless = [b"{\"keys\":[".as_slice(), &b" ".repeat(70 << 10), b"]}"].concat();
+    for body in [&b"<html>"[..], b"", b"null", b"{\"keys\":{}}", b"\xff\xfe", b"{\"keys\":[", &deep, &endless]
+    {
+        publisher.set(Says::Answer("200 OK", body.to_vec()));
+        assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_other_shapes_are_passed_over() {
+    let issuer = ed25519("k1");
+    let broken = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k1", "x": "!!" });
+    let keys = vec![json!(7), json!({}), json!({ "kty": 3 }), json!({ "kty": "oct", "k": "AA" }), broken];
+    let publisher = Publisher::open(Says::Keys([keys, vec![issuer.jwk.clone()]].concat())).await;
+    assert_eq!(outcome(&publisher.oidc(CALM), &token(&issuer, "k1")).await, "acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_issuer_is_not_waited_for_long_and_by_one_at_a_time() {
+    let issuer = ed25519("k1");
+    let publisher = Publisher::open(Says::Silence).await;
+    let oidc = Arc::new(publisher.oidc(CALM));
+    let began = Instant::now();
+    let waiting = (0..20).map(|_| {
+        let (oidc, token) = (oidc.clone(), token(&issuer, "k1"));
+        tokio::spawn(async move { outcome(&oidc, &token).await })
+    });
+    for waited in waiting.collect::<Vec<_>>() {
+        assert_eq!(waited.await.unwrap(), "auth.keys");
+    }
+    assert_eq!(publisher.asked(), 1);
+    assert!(began.elapsed() < Duration::from_millis(FETCH_MS_MAX * 10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn keys_are_only_asked_for_over_https() {
+    for url in [
+        "http://id.example/keys",
+        "id.example/keys",
+        "https://",
+        "https://*.example/keys",
+        "file:///etc/passwd",
+    ] {
+        assert!(JwksUrl::new(url.to_owned()).is_err(), "{url}");
+    }
+    assert!(JwksUrl::new("https://id.example/keys".to_owned()).is_ok());
+}

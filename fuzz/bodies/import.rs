@@ -1,0 +1,64 @@
+//! Any bytes into an importer: it ends, what it gives can be placed and read as a context, and taking the same file in again
+//! can be placed too.
+
+use sapwood_core::Draft;
+use sapwood_core::fixture::MemLog;
+use sapwood_formats::import::grow::Grower;
+use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::sapwood::Importer;
+use sapwood_formats::import::{Format, LineSplitter, detect, reader};
+
+pub fn run(format: Format, bytes: &[u8]) {
+    let _ = detect::detect(bytes);
+    let mut log = MemLog::default();
+    if format == Format::Sapwood {
+        log.append(read_own(bytes)).expect("whatever was read can be placed");
+    } else {
+        let first = take(format, bytes, &mut log);
+        let again = take(format, bytes, &mut log);
+        assert!(
+            again <= first,
+            "{again} entries are new although the file was taken in before, with {first}"
+        );
+    }
+    let _ = log.context();
+}
+
+fn read_own(bytes: &[u8]) -> Vec<Draft> {
+    let (mut importer, mut drafts) = (Importer::default(), Vec::new());
+    split(bytes, |line, number| importer.push_line(line, number, &mut drafts));
+    assert_eq!(importer.entries(), drafts.len());
+    drafts
+}
+
+/// How many entries a file adds to a log.
+fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
+    let Some(mut reader) = reader(format, "-") else { return 0 };
+    let mut harvest = Harvest::default();
+    if format.is_document(bytes.trim_ascii_start().first().copied().unwrap_or_default()) {
+        reader.push_document(bytes, &mut harvest);
+    } else {
+        split(bytes, |line, number| reader.push_line(line, number, &mut harvest));
+    }
+    reader.finish(&mut harvest);
+    let (mut grower, mut drafts) = (Grower::new(format.agent()), Vec::new());
+    for entry in log.entries() {
+        let meta = &entry.meta;
+        grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+    }
+    if log.entries().next().is_some() {
+        grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));
+    }
+    for step in harvest.steps {
+        grower.take(step, &mut drafts, &mut harvest.problems);
+    }
+    grower.finish(&mut drafts);
+    log.append(drafts).expect("whatever was read can be placed");
+    grower.added
+}
+
+fn split(bytes: &[u8], mut each: impl FnMut(&[u8], u64)) {
+    let mut splitter = LineSplitter::default();
+    splitter.push(bytes, &mut each);
+    splitter.finish(each);
+}

@@ -1,0 +1,8 @@
+//! See the body.
+
+#![no_main]
+
+#[path = "../bodies/import.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(sapwood_formats::import::Format::GeminiCli, data));

@@ -1,0 +1,34 @@
+//! A server with a store in memory, and any bytes sent to it. See the body.
+
+#![no_main]
+
+#[path = "../bodies/server.rs"]
+mod body;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use sapwood::store::{OpenOptions, open};
+use sapwood::{Agent, Engine, Principal, Scope, SystemClock, TenantId};
+use sapwood_server::door::Door;
+use sapwood_server::{Listening, Settings, State};
+
+static SERVER: LazyLock<SocketAddr> = LazyLock::new(start);
+
+fn start() -> SocketAddr {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let store = open("memory:", OpenOptions::default()).expect("a store in memory");
+    let engine = Engine::new(store, Arc::new(SystemClock));
+    let local = Scope::operator(TenantId::local(), Principal::User("local".parse().expect("a name")));
+    let door = Door::new(engine.store().clone(), Some(local), None);
+    let second = Duration::from_secs(1);
+    let settings = Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() };
+    let state = State::new(engine, door, settings, vec![Agent::default()]);
+    let listening = runtime.block_on(Listening::bind(([127, 0, 0, 1], 0).into(), state)).expect("a port");
+    let addr = listening.addr;
+    std::thread::spawn(move || runtime.block_on(listening.run(std::future::pending())));
+    addr
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(*SERVER, data));
