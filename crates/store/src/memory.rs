@@ -172,9 +172,8 @@ impl Sessions for MemoryStore {
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         let mut state = self.lock();
-        let summaries = state.tenant(scope).books().map(|book| book.summary.clone());
-        let (items, next) = rules::page_of_sessions(scope, filter, summaries)?;
-        Ok(Page { items, next })
+        let summaries = state.tenant(scope).books().map(|book| &book.summary);
+        rules::page_of_sessions(scope, filter, summaries)
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {

@@ -2,9 +2,10 @@
 
 use sapwood_core::entry::Body;
 use sapwood_core::port::store::{
-    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, NewSession, Page, Result,
+    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, ListOrder, NewSession, Page, Result,
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
 use sapwood_core::tree::{Head, Lookup, settings_at};
 use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
@@ -17,10 +18,12 @@ use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
 use super::path::read_in_tree;
 use crate::admit::admit;
-use crate::rules::{page_limit, read_list_cursor};
+use crate::rules::{ListSpan, page_limit, print_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
+/// How often one page of a narrowed list asks for rows. The next page goes on from there.
+const LOOKED_PAGES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
 const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at";
@@ -224,49 +227,57 @@ pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) ->
 
 pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
     let mut page = Page { items: Vec::new(), next: None };
-    let mut last = read_list_cursor(filter.cursor.as_deref())?;
-    let limit = page_limit(filter.limit);
-    loop {
-        let rows = list_rows(desk, filter.id_prefix.as_deref().unwrap_or(""), last).await?;
+    let mut span = ListSpan::of(filter, 0)?;
+    let (wanted, limit) = (Wanted::of(filter), page_limit(filter.limit));
+    for _ in 0..LOOKED_PAGES_MAX {
+        let rows = list_rows(desk, filter, span).await?;
         for row in &rows {
             let summary = read_summary(desk, row.get(2))?;
-            if !matches(filter, &summary) || admit(scope, &summary, Right::Read).is_err() {
-                last = (row.get(0), row.get(1));
-                continue;
-            }
-            if page.items.len() == limit {
-                page.next = Some(format!("{}.{}", last.0, last.1));
+            let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
+            if shows && page.items.len() == limit {
+                page.next = Some(print_list_cursor(span.after));
                 return Ok(page);
             }
-            last = (row.get(0), row.get(1));
-            page.items.push(summary);
+            span.after = (row.get(0), row.get(1));
+            page.items.extend(shows.then_some(summary));
         }
         if rows.len() < LIST_ROWS as usize {
             return Ok(page);
         }
     }
+    page.next = Some(print_list_cursor(span.after));
+    Ok(page)
 }
 
 /// The next rows of a list. The index gives them by the minute, and within one they are sorted.
-async fn list_rows(desk: &Desk, prefix: &str, last: (i64, i64)) -> Result<Vec<Row>> {
-    let (tenant, slot) = (desk.tenant.as_str(), last.0.div_euclid(SLOT_MS));
+async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
+    let (behind, ahead, way) = match filter.order {
+        ListOrder::NewestFirst => ("<", ">", "DESC"),
+        ListOrder::OldestFirst => (">", "<", "ASC"),
+    };
+    let tenant = desk.tenant.as_str();
+    let (after, end) = (span.after, span.end);
+    let prefix = filter.id_prefix.as_deref().unwrap_or("");
     if prefix.is_empty() {
-        let sql = "SELECT listed_at, pk, summary FROM sessions
-                   WHERE tenant = $1 AND id IS NOT NULL AND listed_slot <= $2 AND (listed_at, pk) < ($3, $4)
-                   ORDER BY listed_slot DESC, listed_at DESC, pk DESC LIMIT $5";
-        return desk.query(sql, &[&tenant, &slot, &last.0, &last.1, &LIST_ROWS]).await;
+        let slots = (after.0.div_euclid(SLOT_MS), end.0.div_euclid(SLOT_MS));
+        let sql = format!(
+            "SELECT listed_at, pk, summary FROM sessions
+             WHERE tenant = $1 AND id IS NOT NULL AND listed_slot {behind}= $2 AND listed_slot {ahead}= $3
+               AND (listed_at, pk) {behind} ($4, $5) AND (listed_at, pk) {ahead} ($6, $7)
+             ORDER BY listed_slot {way}, listed_at {way}, pk {way} LIMIT $8"
+        );
+        return desk
+            .query(&sql, &[&tenant, &slots.0, &slots.1, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS])
+            .await;
     }
     // The database takes no text with a nought in it, and no id has one.
     let prefix = if prefix.contains('\0') { "~" } else { prefix };
     // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
-    let sql = "SELECT listed_at, pk, summary FROM sessions
-               WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127) AND (listed_at, pk) < ($3, $4)
-               ORDER BY listed_at DESC, pk DESC LIMIT $5";
-    desk.query(sql, &[&tenant, &prefix, &last.0, &last.1, &LIST_ROWS]).await
-}
-
-fn matches(filter: &ListFilter, summary: &Summary) -> bool {
-    let cwd_fits = filter.cwd.is_none() || filter.cwd == summary.cwd;
-    let state_fits = filter.state.is_none_or(|state| state == summary.state);
-    cwd_fits && state_fits
+    let sql = format!(
+        "SELECT listed_at, pk, summary FROM sessions
+         WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127)
+           AND (listed_at, pk) {behind} ($3, $4) AND (listed_at, pk) {ahead} ($5, $6)
+         ORDER BY listed_at {way}, pk {way} LIMIT $7"
+    );
+    desk.query(&sql, &[&tenant, &prefix, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS]).await
 }
