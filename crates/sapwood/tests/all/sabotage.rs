@@ -137,19 +137,19 @@ fn assert_says(said: Option<String>, any_of: &[&str]) {
 
 #[test]
 fn the_simulation_notices_a_store_that_takes_stale_fences() {
-    let found = ["a stale fence wrote", "ran twice", "ended twice", "has one end"];
+    let found = ["a stale fence wrote", "ran twice", "ended twice", "has one end", "has two results"];
     assert_says(simulation_says(Fault::TakesStaleFences), &found);
 }
 
 #[test]
 fn the_simulation_notices_an_acknowledged_append_that_is_lost() {
-    let found = ["was acknowledged", "ran twice", "has one end", "without its call"];
+    let found = ["was acknowledged", "ran twice", "has one end", "without its call", "has two results"];
     assert_says(simulation_says(Fault::LosesAppends), &found);
 }
 
 #[test]
 fn the_simulation_notices_an_append_that_is_written_twice() {
-    let found = ["was acknowledged", "said twice", "ended twice", "has one end", "s0: {", "s1: {", "s2: {"];
+    let found = ["was acknowledged", "said twice", "ended twice", "has one end", "has two results"];
     assert_says(simulation_says(Fault::DoublesAppends), &found);
 }
 
