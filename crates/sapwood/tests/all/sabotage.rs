@@ -17,6 +17,8 @@ use super::simulate::simulate;
 
 /// Seeds within which the simulation has to notice.
 const SEEDS: u64 = 25;
+/// Histories within which their checker has to.
+const HISTORIES: u64 = 10;
 
 /// What is wrong with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub enum Fault {
     LosesAppends,
     /// Now and then an append is written twice.
     DoublesAppends,
-    /// Now and then an append is refused and written all the same.
+    /// An append behind a head is refused and written all the same.
     WritesWhatItRefuses,
 }
 
@@ -69,7 +71,7 @@ impl Sabotage {
             }
             // Where it may be refused: behind another head, and not as the repetition of what was answered.
             Fault::WritesWhatItRefuses
-                if happens && append.expect != Expect::Any && append.idempotency_key.is_none() =>
+                if append.expect != Expect::Any && append.idempotency_key.is_none() =>
             {
                 let actual = store.append(scope, append).await?.head.seq;
                 Err(StoreError::Conflict { expected: Seq::ZERO, actual })
@@ -121,10 +123,11 @@ impl Harness for Broken {
     }
 }
 
-/// What the checker of histories says of a fault.
+/// What the checker of histories says of a fault. Its clients are threads, so a run may happen to miss it.
 fn history_says(fault: Fault) -> Option<String> {
     let check = || block_on(history::what_clients_were_told_is_what_the_log_says(&Broken(fault)));
-    std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| words_of(&*panic))
+    let try_it = |_| std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| words_of(&*panic));
+    (0..HISTORIES).find_map(try_it)
 }
 
 fn assert_says(said: Option<String>, any_of: &[&str]) {
@@ -134,19 +137,19 @@ fn assert_says(said: Option<String>, any_of: &[&str]) {
 
 #[test]
 fn the_simulation_notices_a_store_that_takes_stale_fences() {
-    let found = ["a stale fence wrote", "ran twice", "ended twice", "has one end"];
+    let found = ["a stale fence wrote", "ran twice", "ended twice", "has one end", "has two results"];
     assert_says(simulation_says(Fault::TakesStaleFences), &found);
 }
 
 #[test]
 fn the_simulation_notices_an_acknowledged_append_that_is_lost() {
-    let found = ["was acknowledged", "ran twice", "has one end", "without its call"];
+    let found = ["was acknowledged", "ran twice", "has one end", "without its call", "has two results"];
     assert_says(simulation_says(Fault::LosesAppends), &found);
 }
 
 #[test]
 fn the_simulation_notices_an_append_that_is_written_twice() {
-    let found = ["was acknowledged", "said twice", "ended twice", "has one end", "s0: {", "s1: {", "s2: {"];
+    let found = ["was acknowledged", "said twice", "ended twice", "has one end", "has two results"];
     assert_says(simulation_says(Fault::DoublesAppends), &found);
 }
 
@@ -157,7 +160,12 @@ fn the_history_checker_notices_a_store_that_takes_stale_fences() {
 
 #[test]
 fn the_history_checker_notices_an_acknowledged_append_that_is_lost() {
-    let found = ["acknowledged, and not there", "somebody was told of", "a key gives the first answer"];
+    let found = [
+        "acknowledged, and not there",
+        "somebody was told of",
+        "a key gives the first answer",
+        "what was written is answered again",
+    ];
     assert_says(history_says(Fault::LosesAppends), &found);
 }
 

@@ -355,7 +355,7 @@ fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
             _ => {}
         }
     }
-    assert!(results.values().all(|count| *count == 1), "{session}: {results:?}");
+    assert!(results.values().all(|count| *count == 1), "{session}: a call has two results: {results:?}");
     assert!(results.keys().all(|call| calls.contains(call)), "{session}: a result without its call");
 }
 

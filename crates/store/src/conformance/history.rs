@@ -154,7 +154,8 @@ impl Client {
             Err(error) => panic!("{error}"),
         };
         if let (Some(told), Some(_)) = (&told, key) {
-            let again = self.store.append(&ana(), append).await.unwrap();
+            let again =
+                self.store.append(&ana(), append).await.expect("what was written is answered again (I5)");
             self.notes.repeated.push((told.clone(), again));
         }
         if let Some(told) = &told {
