@@ -22,7 +22,7 @@ use crate::rules::{ListSpan, no_entry, page_limit, print_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
-/// Sessions that one page of a narrowed list looks through: a tenth of a second's work. The next page goes on from there.
+/// Sessions that one page of a narrowed list looks through. The next page goes on from there.
 const LOOKED_ROWS_MAX: usize = 20_000;
 
 /// A session that the caller may deal with.
