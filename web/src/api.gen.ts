@@ -1464,7 +1464,7 @@ export interface components {
             format: components["schemas"]["ExportFormat"];
         };
         /** @enum {string} */
-        ExportFormat: "jsonl" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
+        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         Feed: {
             items: components["schemas"]["FeedItem"][];
         };
@@ -3401,7 +3401,7 @@ export interface operations {
             query?: {
                 /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
-                /** @description Words that occur in the session, or in its title: the newest sessions a search finds. */
+                /** @description Words that occur in the session, or in its title. A session can come again on a later page. */
                 q?: string;
                 cwd?: string;
                 agent?: string;
@@ -3411,6 +3411,10 @@ export interface operations {
                 since?: number;
                 /** @description Changed before this time. */
                 until?: number;
+                /** @description Words that are all in the title, in what stands in for a missing one, or in the id. */
+                title?: string;
+                /** @description Which end of the list comes first; a search has the newest first. */
+                order?: "newest" | "oldest";
                 limit?: number;
                 /** @description What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`. */
                 cursor?: string;

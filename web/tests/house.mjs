@@ -12,6 +12,7 @@ const BINARY = process.env.SAPWOOD_BIN ?? join(here, "../../target/debug/sapwood
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 const READY_MS_MAX = 30_000;
 const LEASED_TRIES_MAX = 60;
+const MAKERS = 64;
 
 const AGENT = `id: helper
 name: Helper
@@ -23,13 +24,15 @@ approvals: ask
 `;
 
 export class House {
-  static async open() {
+  /** A house; `furnish` puts more into its home before the server starts. */
+  static async open(furnish = (_home) => "") {
     const house = new House();
     house.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
     mkdirSync(join(house.home, "agents"), { recursive: true });
     writeFileSync(join(house.home, "agents/helper.yaml"), AGENT);
     // What is tested here is the console: that nothing is lost when the power goes is tested elsewhere.
-    writeFileSync(join(house.home, "sapwood.toml"), 'durability = "normal"\n');
+    const more = furnish(house.home);
+    writeFileSync(join(house.home, "sapwood.toml"), `durability = "normal"\n${more}`);
     house.env = {
       ...process.env,
       SAPWOOD_HOME: house.home,
@@ -128,6 +131,17 @@ export class House {
     for (let at = 0; at < messages.length; at += 1_000) {
       await this.api("POST", `/v1/sessions/${session}/entries`, messages.slice(at, at + 1_000));
     }
+  }
+
+  /** Many sessions at once: those that meet are written together. */
+  async fill(count, sessionOf) {
+    let next = 0;
+    const make = async () => {
+      while (next < count) await this.api("POST", "/v1/sessions", sessionOf(next++));
+    };
+    // The first comes first, and the others side by side.
+    await this.api("POST", "/v1/sessions", sessionOf(next++));
+    await Promise.all(Array.from({ length: MAKERS }, make));
   }
 
   /** A page; whatever its policy refuses or its script throws is kept in `page.faults`. */

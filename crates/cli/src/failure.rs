@@ -184,6 +184,9 @@ fn hint_for(code: &str) -> &'static str {
         }
         "store.busy" => "another process holds the store: retry, or see who has the file open",
         "store.io" | "file.io" => "check that the path is right and that you may use it",
+        "store.untrusted" => {
+            "sslrootcert=FILE in the URL names the CA that signed it; sslmode says what is asked for: docs/scale.md"
+        }
         "store.backend" => "sapwood doctor checks the store",
         "file.not_found" => "check the path",
         "file.exists" => "--force overwrites it",

@@ -18,6 +18,7 @@ mod hooks;
 mod key;
 mod keychain;
 mod lines;
+mod moment;
 mod render;
 mod telemetry;
 mod triggers;

@@ -15,8 +15,8 @@ impl Engine {
     pub async fn find_session(&self, scope: &Scope, given: &str) -> Result<SessionId> {
         if given == "@last" {
             let newest = ListFilter { limit: 1, ..ListFilter::default() };
-            let page = self.store.list(scope, &newest).await?;
-            return page.items.into_iter().next().map(|found| found.id).ok_or(EngineError::NoSessions);
+            let found = self.first_listed(scope, newest).await?;
+            return found.into_iter().next().map(|found| found.id).ok_or(EngineError::NoSessions);
         }
         let id: SessionId = given.parse()?;
         match self.store.summary(scope, &id).await {
@@ -33,7 +33,7 @@ impl Engine {
             return Err(missing());
         }
         let filter = ListFilter { id_prefix: Some(given.to_owned()), limit: 2, ..ListFilter::default() };
-        let mut found = self.store.list(scope, &filter).await?.items.into_iter().map(|summary| summary.id);
+        let mut found = self.first_listed(scope, filter).await?.into_iter().map(|summary| summary.id);
         match (found.next(), found.next()) {
             (None, _) => Err(missing()),
             (Some(only), None) => Ok(only),

@@ -21,6 +21,8 @@ use crate::{Engine, EngineError, Result};
 const PAGE_RECORDS: usize = 1_000;
 /// Longest chain of forks that is followed; a longer one is reported as a cycle would be.
 const ANCESTRY_MAX: usize = 1_000;
+/// Pages of a list that are looked through for its first sessions: a million sessions and more.
+const PAGES_LOOKED_MAX: usize = 1_000;
 
 /// Where a session stands among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -112,6 +114,21 @@ impl Engine {
 
     pub async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         Ok(self.store.list(scope, filter).await?)
+    }
+
+    /// The first sessions of a list, however far apart they are: as many as the filter's limit, or all there are.
+    pub async fn first_listed(&self, scope: &Scope, mut filter: ListFilter) -> Result<Vec<Summary>> {
+        let (wanted, mut found) = (filter.limit, Vec::new());
+        for _ in 0..PAGES_LOOKED_MAX {
+            let page = self.store.list(scope, &filter).await?;
+            found.extend(page.items);
+            filter.limit = wanted.saturating_sub(found.len());
+            filter.cursor = page.next;
+            if filter.limit == 0 || filter.cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     pub async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {

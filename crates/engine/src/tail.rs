@@ -6,13 +6,14 @@
 //! session did. It runs as long as somebody follows. What many follow is read once, see [`Page`].
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sapwood_core::port::store::Store;
 use sapwood_core::scope::Members;
 use sapwood_core::{Principal, Record, Scope, Seq, SessionId, TenantId};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -39,13 +40,34 @@ struct State {
     poller: Option<JoinHandle<()>>,
 }
 
+/// Wakes whoever waits, in the order they came: a `watch` would draw lots, and a simulation could not do the same again.
+#[derive(Default)]
+struct Bell {
+    /// Counts wake-ups; the number means nothing.
+    rung: AtomicU64,
+    waiting: Notify,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::SeqCst);
+        self.waiting.notify_waiters();
+    }
+}
+
 #[derive(Default)]
 struct Followed {
-    /// Counts wake-ups; the number means nothing.
-    wakes: watch::Sender<u64>,
+    /// Each follower holds it, too.
+    bell: Arc<Bell>,
     /// Where the poller last saw the log end; none before it has looked.
     seen: Option<Option<Seq>>,
     page: SharedPage,
+}
+
+impl Followed {
+    fn followers(&self) -> usize {
+        Arc::strong_count(&self.bell) - 1
+    }
 }
 
 /// What was read of a session for all who follow it closely, and who may see it.
@@ -65,7 +87,9 @@ pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<Page>>>>;
 
 /// Somebody's ear on one session.
 pub(crate) struct Watch {
-    wakes: watch::Receiver<u64>,
+    bell: Arc<Bell>,
+    /// The wake-ups it knows of.
+    heard: u64,
     page: SharedPage,
     tail: Weak<Tail>,
     key: Key,
@@ -78,7 +102,7 @@ impl Tail {
             return;
         }
         if let Some(followed) = state.followed.get(&(tenant.clone(), session.clone())) {
-            followed.wakes.send_modify(|wakes| *wakes += 1);
+            followed.bell.ring();
         }
     }
 
@@ -91,11 +115,12 @@ impl Tail {
         let key = (tenant.clone(), session.clone());
         let mut state = self.lock();
         let followed = state.followed.entry(key.clone()).or_default();
-        let (wakes, page) = (followed.wakes.subscribe(), followed.page.clone());
+        let (bell, page) = (followed.bell.clone(), followed.page.clone());
         if state.poller.as_ref().is_none_or(JoinHandle::is_finished) {
             state.poller = Some(tokio::spawn(poll(Arc::downgrade(self), store.clone())));
         }
-        Watch { wakes, page, tail: Arc::downgrade(self), key }
+        let heard = bell.rung.load(Ordering::SeqCst);
+        Watch { bell, heard, page, tail: Arc::downgrade(self), key }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,14 +152,14 @@ impl Tail {
         let Some(followed) = state.followed.get_mut(&(tenant.clone(), session)) else { return };
         if followed.seen != Some(head) {
             followed.seen = Some(head);
-            followed.wakes.send_modify(|wakes| *wakes += 1);
+            followed.bell.ring();
         }
     }
 
     fn leave(&self, key: &Key) {
         let mut state = self.lock();
         // The one who leaves still counts.
-        if state.followed.get(key).is_some_and(|followed| followed.wakes.receiver_count() <= 1) {
+        if state.followed.get(key).is_some_and(|followed| followed.followers() <= 1) {
             state.followed.remove(key);
         }
     }
@@ -144,21 +169,28 @@ impl Watch {
     /// Forgets the wake-ups so far, and says how many there were: called before the store is asked, so that an append
     /// between the question and the wait still wakes.
     pub(crate) fn listen(&mut self) -> u64 {
-        *self.wakes.borrow_and_update()
+        self.heard = self.bell.rung.load(Ordering::SeqCst);
+        self.heard
     }
 
     /// Where to look for what somebody else has read, if several follow the session.
     pub(crate) fn shared_page(&self) -> Option<SharedPage> {
         let tail = self.tail.upgrade()?;
         let state = tail.lock();
-        let followers = state.followed.get(&self.key)?.wakes.receiver_count();
+        let followers = state.followed.get(&self.key)?.followers();
         (followers >= SHARED_FROM).then(|| self.page.clone())
     }
 
     pub(crate) async fn changed(&mut self) {
-        if self.wakes.changed().await.is_err() {
-            // The engine is gone, and nothing will come.
-            std::future::pending::<()>().await;
+        loop {
+            // Before it is looked, so that a ring in between is not missed.
+            let rings = self.bell.waiting.notified();
+            let rung = self.bell.rung.load(Ordering::SeqCst);
+            if rung != self.heard {
+                self.heard = rung;
+                return;
+            }
+            rings.await;
         }
     }
 }

@@ -9,6 +9,7 @@ mod all {
     mod memory;
     mod memory_crossing;
     mod parallel;
+    mod sabotage;
     mod simulate;
     mod skills;
     mod turn;

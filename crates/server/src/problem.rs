@@ -92,8 +92,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
         | "workflow.version" => StatusCode::BAD_REQUEST,
-        "store.busy" | "store.unreachable" | "store.locked" | "store.read_only" | "model.none"
-        | "compact.no_model" | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
+        | "model.none" | "compact.no_model" | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

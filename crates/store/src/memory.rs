@@ -8,8 +8,8 @@ mod keys;
 mod memories;
 mod tenant;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
@@ -24,7 +24,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
-use crate::logbook::{Logbook, Searching, address, check_only, locate};
+use crate::logbook::{Chance, Logbook, Searching, address, check_only, locate};
 use crate::rules;
 use tenant::{Bytes, Tenant};
 
@@ -33,12 +33,13 @@ pub const SESSIONS_MAX_DEFAULT: usize = 128;
 
 pub struct MemoryStore {
     sessions_max: usize,
+    chance: Option<Chance>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    tenants: HashMap<TenantId, Tenant>,
+    tenants: BTreeMap<TenantId, Tenant>,
     keys: Vec<ApiKey>,
     /// Counts uses, to know which session's last one was longest ago.
     uses: u64,
@@ -57,7 +58,12 @@ impl MemoryStore {
 
     /// A store that keeps at most so many sessions, over all tenants.
     pub fn with_cap(sessions_max: usize) -> Self {
-        Self { sessions_max: sessions_max.max(1), state: Mutex::default() }
+        Self { sessions_max: sessions_max.max(1), chance: None, state: Mutex::default() }
+    }
+
+    /// Takes the random bits of entries' ids from here, so that a simulation can write the same log again.
+    pub fn with_chance(self, chance: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        Self { chance: Some(Arc::new(chance)), ..self }
     }
 
     /// Forgets a session at once.
@@ -126,7 +132,9 @@ impl Sessions for MemoryStore {
             return Ok(Created::Existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
-        tenant.insert(Logbook::new(summary, tenant::whole_shelf()), used);
+        let mut book = Logbook::new(summary, tenant::whole_shelf());
+        book.chance.clone_from(&self.chance);
+        tenant.insert(book, used);
         tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.at);
         state.shrink(self.sessions_max);
         Ok(Created::New)
@@ -138,6 +146,7 @@ impl Sessions for MemoryStore {
         let tenant = state.tenant(scope);
         let source = tenant.held(&fork.source)?;
         let mut book = source.book.fork(scope, &fork)?;
+        book.chance.clone_from(&self.chance);
         source.used = source_used;
         if tenant.held(&fork.new.id).is_ok() {
             return Err(exists(&fork.new.id));
@@ -163,9 +172,8 @@ impl Sessions for MemoryStore {
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         let mut state = self.lock();
-        let summaries = state.tenant(scope).books().map(|book| book.summary.clone());
-        let (items, next) = rules::page_of_sessions(scope, filter, summaries)?;
-        Ok(Page { items, next })
+        let summaries = state.tenant(scope).books().map(|book| &book.summary);
+        rules::page_of_sessions(scope, filter, summaries)
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {

@@ -1,15 +1,17 @@
 //! The rules every store keeps, as pure functions of what the store looked up: who may append what, who gets a lease,
 //! how lists are cut into pages. SQLite calls the same ones inside its transaction.
 
-use std::cmp::Reverse;
+use std::borrow::Borrow;
+use std::cmp::{Ordering, Reverse};
 
 use sapwood_core::entry::{Kind, Meta, SessionState, Stance, codec};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
     APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, Lease,
-    ListFilter, PAGE_ROWS_MAX, Page, Result, SearchQuery,
+    ListFilter, ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
 };
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
 use sapwood_core::{Body, Draft, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
@@ -200,10 +202,13 @@ pub fn bad_cursor(text: &str) -> StoreError {
 }
 
 /// Where a page of a list begins in a database: the time and number of the last session on the page before.
-pub fn read_list_cursor(cursor: Option<&str>) -> Result<(i64, i64)> {
-    let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX)) };
+fn read_list_cursor(text: &str) -> Result<(i64, i64)> {
     let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
     parsed.ok_or_else(|| bad_cursor(text))
+}
+
+pub fn print_list_cursor((time, number): (i64, i64)) -> String {
+    format!("{time}.{number}")
 }
 
 /// What a search shows of an entry whose text it has found.
@@ -250,8 +255,9 @@ impl ListCursor {
         format!("{}~{}", self.at.0, self.id)
     }
 
-    fn key(&self) -> (Reverse<TimestampMs>, &SessionId) {
-        (Reverse(self.at), &self.id)
+    fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
+        let newest_first = other.at.cmp(&self.at).then_with(|| self.id.cmp(&other.id));
+        if order == ListOrder::NewestFirst { newest_first } else { newest_first.reverse() }
     }
 }
 
@@ -288,26 +294,50 @@ impl HitCursor {
 }
 
 /// One page of the sessions this caller may see, out of all of a tenant's.
-pub fn page_of_sessions(
+pub fn page_of_sessions<S: Borrow<Summary>>(
     scope: &Scope,
     filter: &ListFilter,
-    sessions: impl Iterator<Item = Summary>,
-) -> Result<(Vec<Summary>, Option<String>)> {
+    sessions: impl Iterator<Item = S>,
+) -> Result<Page<Summary>> {
     let after = filter.cursor.as_deref().map(ListCursor::parse).transpose()?;
-    let shows = |summary: &Summary| {
-        admit(scope, summary, Right::Read).is_ok()
-            && filter.cwd.as_ref().is_none_or(|cwd| summary.cwd.as_ref() == Some(cwd))
-            && filter.state.is_none_or(|state| summary.state == state)
-            && filter.id_prefix.as_ref().is_none_or(|prefix| summary.id.as_str().starts_with(prefix.as_str()))
-            && after.as_ref().is_none_or(|after| ListCursor::of(summary).key() > after.key())
+    let (wanted, order) = (Wanted::of(filter), filter.order);
+    let shows = |session: &S| {
+        let summary: &Summary = session.borrow();
+        after.as_ref().is_none_or(|after| ListCursor::of(summary).compare(after, order).is_gt())
+            && wanted.includes(summary)
+            && admit(scope, summary, Right::Read).is_ok()
     };
-    let mut found: Vec<Summary> = sessions.filter(shows).collect();
-    found.sort_by(|a, b| ListCursor::of(a).key().cmp(&ListCursor::of(b).key()));
+    let mut found: Vec<S> = sessions.filter(shows).collect();
+    found.sort_by(|a, b| ListCursor::of(a.borrow()).compare(&ListCursor::of(b.borrow()), order));
     let limit = page_limit(filter.limit);
     let more = found.len() > limit;
     found.truncate(limit);
-    let next = found.last().filter(|_| more).map(|last| ListCursor::of(last).print());
-    Ok((found, next))
+    let next = found.last().filter(|_| more).map(|last| ListCursor::of(last.borrow()).print());
+    Ok(Page { items: found.iter().map(|summary| summary.borrow().clone()).collect(), next })
+}
+
+/// The next piece of a list in a database, where rows are ordered by time and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListSpan {
+    /// Rows begin behind this one, in the list's order.
+    pub after: (i64, i64),
+    /// No row from here on is wanted.
+    pub end: (i64, i64),
+}
+
+impl ListSpan {
+    /// What a filter leaves of a list whose times may be up to `behind_ms` before a session's own.
+    pub fn of(filter: &ListFilter, behind_ms: i64) -> Result<Self> {
+        // A time that was sent may be any number; the first moment of all takes nothing away.
+        let oldest =
+            filter.since.map_or((i64::MIN, i64::MIN), |since| (since.0.saturating_sub(behind_ms), i64::MIN));
+        let newest = filter.until.map_or((i64::MAX, i64::MAX), |until| (until.0, i64::MIN));
+        let cursor = filter.cursor.as_deref().map(read_list_cursor).transpose()?;
+        Ok(match filter.order {
+            ListOrder::NewestFirst => Self { after: cursor.map_or(newest, |at| at.min(newest)), end: oldest },
+            ListOrder::OldestFirst => Self { after: cursor.map_or(oldest, |at| at.max(oldest)), end: newest },
+        })
+    }
 }
 
 pub fn check_query(query: &SearchQuery) -> Result<()> {

@@ -12,5 +12,7 @@ mod memory;
 mod postgres;
 #[path = "all/postgres_faults.rs"]
 mod postgres_faults;
+#[path = "all/postgres_tls.rs"]
+mod postgres_tls;
 #[path = "all/sqlite.rs"]
 mod sqlite;

@@ -1,6 +1,7 @@
 // What pages ask for, under names that can be made out of date.
 import { keepPreviousData, QueryClient, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { ApiError, get, type Session } from "./client";
+import { LongList } from "../log/longList";
+import { ApiError, get, type Hit, type Session } from "./client";
 
 export const client = new QueryClient({
   defaultOptions: {
@@ -21,6 +22,19 @@ export function outdate(session: string, ...views: string[]): void {
     void client.invalidateQueries({ queryKey: view ? ["session", session, view] : ["session", session] });
   }
   void client.invalidateQueries({ queryKey: ["sessions", "head"] });
+}
+
+const listeners = new Set<() => void>();
+
+/** Sessions came or went: lists are read anew. */
+export function outdateSessions(): void {
+  for (const listener of listeners) listener();
+  void client.invalidateQueries({ queryKey: ["sessions"] });
+}
+
+export function onSessionsOutdated(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
 }
 
 export function useMe() {
@@ -52,29 +66,31 @@ function asQuery({ since, ...rest }: Filters): Record<string, string | number | 
   return { ...rest, since: span ? Math.floor((Date.now() - span) / 60_000) * 60_000 : undefined };
 }
 
-export const SESSIONS_PAGE = 100;
-export const NEWEST = 30;
+/** Sessions asked for at a time. */
+const SESSIONS_PAGE = 200;
+const HITS_PAGE = 200;
+/** How often the newest session is looked at; a narrowed list takes the server longer. */
+const LOOK_MS = 4_000;
+const LOOK_NARROWED_MS = 20_000;
 
-export function useSessions(filters: Filters, enabled: boolean) {
-  return useInfiniteQuery({
-    queryKey: ["sessions", "pages", filters],
-    queryFn: ({ pageParam }) =>
-      get("/v1/sessions", {}, { ...asQuery(filters), limit: SESSIONS_PAGE, cursor: pageParam }),
-    initialPageParam: undefined as string | undefined,
-    getNextPageParam: (page) => page.next ?? undefined,
-    enabled,
-    staleTime: 30_000,
-    refetchOnWindowFocus: false,
-  });
+export type End = "newest" | "oldest";
+
+/** A list from one of its ends. */
+export function sessionList(filters: Filters, end: End): LongList<Session> {
+  const list = new LongList<Session>((cursor) =>
+    get("/v1/sessions", {}, { ...asQuery(filters), order: end, limit: SESSIONS_PAGE, cursor }),
+  );
+  list.reset();
+  return list;
 }
 
-/** The newest few, looked at again and again: what happens elsewhere shows at the top. */
+/** The newest session, looked at again and again: what happens elsewhere moves to the top. */
 export function useNewest(filters: Filters, enabled: boolean) {
   return useQuery({
     queryKey: ["sessions", "head", filters],
-    queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: NEWEST }),
+    queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: 1 }),
     enabled,
-    refetchInterval: 4_000,
+    refetchInterval: Object.keys(filters).length > 0 ? LOOK_NARROWED_MS : LOOK_MS,
   });
 }
 
@@ -84,20 +100,40 @@ export function asSearch(words: string): string {
   return /[\p{L}\p{N}]$/u.test(trimmed) && !trimmed.includes('"') ? `${trimmed}*` : trimmed;
 }
 
-export function useFound(words: string, filters: Filters) {
+/** The first sessions that a search finds; the newest, without words. */
+export function useFound(words: string) {
   const q = asSearch(words);
   return useQuery({
-    queryKey: ["sessions", "found", q, filters],
-    queryFn: async ({ signal }) => {
-      const [hits, sessions] = await Promise.all([
-        get("/v1/search", {}, { q, limit: 200 }, signal),
-        get("/v1/sessions", {}, { ...asQuery(filters), q, limit: 100 }, signal),
-      ]);
-      return { hits: hits.items, sessions: sessions.items };
-    },
-    enabled: q.length > 0,
+    queryKey: ["sessions", "found", q],
+    queryFn: ({ signal }) => get("/v1/sessions", {}, { q, limit: 20 }, signal),
     placeholderData: keepPreviousData,
   });
+}
+
+/** What a search finds: sessions, and the hits in those that were read so far. */
+export class Findings {
+  readonly list: LongList<Session>;
+  readonly hits = new Map<string, Hit[]>();
+  private next: string | null | undefined;
+
+  constructor(words: string, filters: Filters) {
+    const q = asSearch(words);
+    this.list = new LongList<Session>(async (cursor) => {
+      const [page] = await Promise.all([
+        get("/v1/sessions", {}, { ...asQuery(filters), q, limit: SESSIONS_PAGE, cursor }),
+        this.readHits(q),
+      ]);
+      return page;
+    });
+    this.list.reset();
+  }
+
+  private async readHits(q: string): Promise<void> {
+    if (this.next === null) return;
+    const page = await get("/v1/search", {}, { q, limit: HITS_PAGE, cursor: this.next });
+    this.next = page.next ?? null;
+    for (const hit of page.items) this.hits.set(hit.session, [...(this.hits.get(hit.session) ?? []), hit]);
+  }
 }
 
 export function useSession(session: string) {

@@ -34,12 +34,19 @@ export default function ContextView({ session }: ViewProps) {
           <Badge key={skill}>{skill}</Badge>
         ))}
       </div>
+      {(system || messages.length > 0) && (
+        <p className="message-heads" aria-hidden="true">
+          <span>tokens</span>
+          <span>entry</span>
+        </p>
+      )}
       {system && (
         <details className="message system">
           <summary>
             <span className="message-role">system</span>
             <span className="folded-first">the system prompt</span>
             <span className="message-tokens">{count(system_tokens ?? 0)}</span>
+            <span className="message-seq">–</span>
           </summary>
           <Plain text={system} />
         </details>
@@ -81,7 +88,7 @@ function At({ session, at }: { session: string; at: string | null }) {
       <input
         name="at"
         aria-label="As of entry"
-        placeholder="as of: the leaf, an entry, a label"
+        placeholder="as of an entry or label"
         defaultValue={at ?? ""}
       />
       <Button type="submit">Show</Button>

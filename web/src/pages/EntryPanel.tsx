@@ -1,7 +1,7 @@
 // What is at an entry: what the model would receive there, and what can be done from there.
 import { type FormEvent, useState } from "react";
 import { send, type TreeNode } from "../api/client";
-import { client, outdate, useContextAt, useMe } from "../api/queries";
+import { outdate, outdateSessions, useContextAt, useMe } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Button, ErrorNote, Loading, Time } from "../ui/base";
 import { count, plural } from "../ui/format";
@@ -102,7 +102,7 @@ function Branch({ session, node }: { session: string; node: TreeNode }) {
 async function fork(session: string, node: TreeNode): Promise<void> {
   try {
     const made = await send("post", "/v1/sessions/{session}/fork", { session }, { at: node.seq });
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
     outdate(session, "ancestry");
     go(["s", made.id]);
   } catch (error) {

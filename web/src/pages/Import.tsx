@@ -1,7 +1,7 @@
 // Sessions from files: dropped anywhere on the list.
 import { type DragEvent, type ReactNode, useRef, useState } from "react";
 import { type Imported, upload } from "../api/client";
-import { client } from "../api/queries";
+import { outdateSessions } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Button, Dialog } from "../ui/base";
 import { plural } from "../ui/format";
@@ -31,7 +31,7 @@ export function Dropped({ children }: { children: ReactNode }) {
       setReports((before) => [...(before ?? []), report]);
     }
     setLeft(0);
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
   };
   const on = {
     onDragEnter: (event: DragEvent) => {

@@ -1,7 +1,7 @@
 // Begin a session.
 import { type FormEvent, useState } from "react";
 import { send } from "../api/client";
-import { client, useAgents, useMe } from "../api/queries";
+import { outdateSessions, useAgents, useMe } from "../api/queries";
 import { Button, Dialog, ErrorNote } from "../ui/base";
 import { go } from "../ui/route";
 
@@ -20,7 +20,7 @@ export function NewSession({ onClose }: { onClose: () => void }) {
     try {
       const asked = { title: title.trim() || null, agent: chosen || null, cwd: cwd.trim() || null };
       const made = await send("post", "/v1/sessions", {}, asked);
-      void client.invalidateQueries({ queryKey: ["sessions"] });
+      outdateSessions();
       onClose();
       go(["s", made.id]);
     } catch (problem) {

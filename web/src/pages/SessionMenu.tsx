@@ -1,9 +1,10 @@
 // What can be done with a session as a whole.
 import { useQuery } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { ask, fill, get, type Session, send } from "../api/client";
-import { client, outdate, useMe } from "../api/queries";
-import { Button, Dialog, ErrorNote, Menu, Name } from "../ui/base";
+import { client, outdate, outdateSessions, useMe } from "../api/queries";
+import { Button, Menu, Name } from "../ui/base";
+import { Doing, text } from "../ui/Doing";
 import { plural } from "../ui/format";
 import { go } from "../ui/route";
 import { tell, tellError } from "../ui/toast";
@@ -112,55 +113,6 @@ interface DialogProps {
   onClose: () => void;
 }
 
-/** A form that does one thing, says what went wrong, and closes when it is done. */
-function Doing({
-  title,
-  verb,
-  tone = "main",
-  act,
-  onClose,
-  children,
-}: {
-  title: string;
-  verb: string;
-  tone?: "main" | "danger";
-  act: (form: FormData) => Promise<void>;
-  onClose: () => void;
-  children: ReactNode;
-}) {
-  const [error, setError] = useState<unknown>(null);
-  const [isBusy, setBusy] = useState(false);
-  const submit = async (event: FormEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    setBusy(true);
-    setError(null);
-    try {
-      await act(form);
-      onClose();
-    } catch (problem) {
-      setError(problem);
-      setBusy(false);
-    }
-  };
-  return (
-    <Dialog title={title} onClose={onClose}>
-      <form className="form" onSubmit={(event) => void submit(event)}>
-        {children}
-        {error !== null && <ErrorNote error={error} />}
-        <footer>
-          <Button onClick={onClose}>Never mind</Button>
-          <Button tone={tone} type="submit" disabled={isBusy}>
-            {verb}
-          </Button>
-        </footer>
-      </form>
-    </Dialog>
-  );
-}
-
-const text = (form: FormData, name: string) => String(form.get(name) ?? "").trim();
-
 function Rename({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     await send("patch", "/v1/sessions/{session}", { session: session.id }, { title: text(form, "title") });
@@ -238,7 +190,7 @@ function Fork({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     const title = text(form, "title") || null;
     const made = await send("post", "/v1/sessions/{session}/fork", { session: session.id }, { title });
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
     go(["s", made.id]);
   };
   return (
@@ -334,6 +286,8 @@ const FORMATS: [string, string, string][] = [
   ["messages", "messages.json", "messages as OpenAI takes them"],
   ["messages-anthropic", "messages.json", "messages as Anthropic takes them"],
   ["workflow", "yaml", "a workflow in YAML"],
+  ["pi", "jsonl", "a session file of pi"],
+  ["operator", "jsonl", "a session file of operator"],
   ["role-files", "transcript.json", "a role's transcript"],
 ];
 
@@ -377,7 +331,7 @@ function Erase({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     if (text(form, "sure") !== "erase") throw new Error("write the word erase to go on");
     await send("delete", "/v1/sessions/{session}", { session: session.id });
-    void client.invalidateQueries({ queryKey: ["sessions"] });
+    outdateSessions();
     go([]);
     tell("The session is gone");
   };

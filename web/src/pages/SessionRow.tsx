@@ -98,17 +98,21 @@ function Snippet({ text, words }: { text: string; words: string }) {
 /** How long a row is in view before its pressure is asked for. */
 const LOOK_MS = 200;
 
+/** Rows that are only scrolled past ask for nothing. */
 function Pressed({ session }: { session: Session }) {
   const [isLooked, setLooked] = useState(false);
   useEffect(() => {
     const timer = setTimeout(() => setLooked(true), LOOK_MS);
     return () => clearTimeout(timer);
   }, []);
-  const pressure = usePressure(session, isLooked && session.messages > 0);
-  const { level, used_tokens: used, budget_tokens: budget } = pressure.data ?? {};
   return (
     <span className="row-gauge">
-      {level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null}
+      {isLooked && session.messages > 0 && <PressureGauge session={session} />}
     </span>
   );
+}
+
+function PressureGauge({ session }: { session: Session }) {
+  const { level, used_tokens: used, budget_tokens: budget } = usePressure(session).data ?? {};
+  return level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null;
 }

@@ -1,20 +1,27 @@
 // All sessions: newest first, found by their words as they are typed, narrowed by what they are. Only the rows in view
-// exist, so a hundred thousand are as quick as ten.
-import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useMemo, useRef, useState } from "react";
-import type { Hit, Session } from "../api/client";
-import { client, type Filters, NEWEST, useFound, useMe, useNewest, useSessions } from "../api/queries";
+// exist, and only what is near them is kept, so a hundred thousand are as quick as ten.
+import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import type { Session } from "../api/client";
+import {
+  type End,
+  type Filters,
+  Findings,
+  onSessionsOutdated,
+  sessionList,
+  useMe,
+  useNewest,
+} from "../api/queries";
+import type { LongList } from "../log/longList";
 import { Button, Empty, ErrorNote, Loading } from "../ui/base";
 import { useKeys } from "../ui/keys";
 import { go, replaceQuery, useRoute } from "../ui/route";
 import { FilterBar } from "./FilterBar";
 import { Dropped } from "./Import";
 import { NewSession } from "./NewSession";
-import { SessionRow } from "./SessionRow";
+import { type Place, Rows } from "./Rows";
 
 const ROW_PX = 62;
 const FOUND_ROW_PX = 88;
-const OVERSCAN = 8;
 const TYPING_MS = 150;
 
 export function Sessions() {
@@ -82,51 +89,57 @@ function useSettled(value: string): string {
   return settled;
 }
 
+/** Where somebody was in the list, so that they are there again when they come back. */
+let left: { key: string; list: LongList<Session>; place: Place } | null = null;
+onSessionsOutdated(() => {
+  left = null;
+});
+
 function All({ filters }: { filters: Filters }) {
-  const pages = useSessions(filters, true);
-  const newest = useNewest(filters, true);
-  const rows = useMemo(() => {
-    const seen = new Map<string, Session>();
-    for (const session of newest.data?.items ?? []) seen.set(session.id, session);
-    for (const page of pages.data?.pages ?? []) {
-      for (const session of page.items) if (!seen.has(session.id)) seen.set(session.id, session);
-    }
-    return [...seen.values()].map((session) => ({ session, hit: null, hits: 0 }));
-  }, [pages.data, newest.data]);
-  useNoGap(pages.data?.pages[0]?.items, newest.data?.items, filters);
-  if (pages.isPending) return <Loading what="Reading the sessions" />;
-  if (pages.error) return <ErrorNote error={pages.error} onRetry={() => void pages.refetch()} />;
-  if (rows.length === 0 && !pages.hasNextPage) {
+  const key = JSON.stringify(filters);
+  const [end, setEnd] = useState<End>(() => (left?.key === key ? left.place.end : "newest"));
+  const [round, setRound] = useState(0);
+  useEffect(() => onSessionsOutdated(() => setRound((before) => before + 1)), []);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a key says what the filters are, and a round reads anew.
+  const [list, place] = useMemo(() => {
+    if (left?.key === key && left.place.end === end) return [left.list, left.place];
+    return [sessionList(filters, end), { end, offset: 0, at: -1 }] as const;
+  }, [key, end, round]);
+  useEffect(() => {
+    left = { key, list, place };
+  }, [key, list, place]);
+  useSyncExternalStore(list.subscribe, list.snapshot);
+  const newest = useNewest(filters, end === "newest").data?.items[0];
+  const top = list.row(0);
+  const isOld = newest && top && (newest.id !== top.id || newest.head.seq > top.head.seq);
+  useEffect(() => {
+    if (isOld && end === "newest") void list.refresh();
+  }, [isOld, list, end]);
+  if (list.isNew && !list.error) return <Loading what="Reading the sessions" />;
+  if (list.rows === 0 && list.error) return <ErrorNote error={list.error} onRetry={() => list.retry()} />;
+  if (list.rows === 0 && !list.isMore) {
     return Object.keys(filters).length > 0 ? <NothingFits /> : <NothingYet />;
   }
-  const more = () => {
-    if (pages.hasNextPage && !pages.isFetchingNextPage) void pages.fetchNextPage();
-  };
-  return <Rows rows={rows} words="" rowPx={ROW_PX} onEnd={more} isMore={pages.hasNextPage} />;
-}
-
-/** If so much is new that the newest do not reach what was read before, the list is read anew. */
-function useNoGap(first: Session[] | undefined, newest: Session[] | undefined, filters: Filters): void {
-  const last = newest?.length === NEWEST ? newest.at(-1)?.id : undefined;
-  const isTorn = last !== undefined && first !== undefined && !first.some((session) => session.id === last);
-  useEffect(() => {
-    if (isTorn) void client.resetQueries({ queryKey: ["sessions", "pages", filters] });
-  }, [isTorn, filters]);
+  return (
+    <Rows key={`${key} ${end} ${round}`} list={list} words="" rowPx={ROW_PX} place={place} onEnd={setEnd} />
+  );
 }
 
 function Found({ words, filters }: { words: string; filters: Filters }) {
-  const found = useFound(words, filters);
-  const rows = useMemo(() => {
-    const hits = new Map<string, Hit[]>();
-    for (const hit of found.data?.hits ?? []) hits.set(hit.session, [...(hits.get(hit.session) ?? []), hit]);
-    return (found.data?.sessions ?? []).map((session) => {
-      const own = hits.get(session.id) ?? [];
-      return { session, hit: own[0] ?? null, hits: own.length };
-    });
-  }, [found.data]);
-  if (found.isPending) return <Loading what="Searching" />;
-  if (found.error) return <ErrorNote error={found.error} onRetry={() => void found.refetch()} />;
-  if (rows.length === 0) {
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a key says what the filters are.
+  const findings = useMemo(() => new Findings(words, filters), [words, JSON.stringify(filters)]);
+  // What was found before stays until something else is.
+  const before = useRef(findings);
+  const { list } = findings;
+  useSyncExternalStore(list.subscribe, list.snapshot);
+  const shown = list.isNew && !list.error ? before.current : findings;
+  useEffect(() => {
+    if (!list.isNew) before.current = findings;
+  });
+  if (shown.list.rows === 0 && list.error)
+    return <ErrorNote error={list.error} onRetry={() => list.retry()} />;
+  if (shown.list.isNew) return <Loading what="Searching" />;
+  if (shown.list.rows === 0 && !shown.list.isMore) {
     return (
       <Empty title="Nobody said that">
         <p>
@@ -136,77 +149,7 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
       </Empty>
     );
   }
-  return <Rows rows={rows} words={words} rowPx={FOUND_ROW_PX} onEnd={() => {}} isMore={false} />;
-}
-
-interface Row {
-  session: Session;
-  hit: Hit | null;
-  hits: number;
-}
-
-interface RowsProps {
-  rows: Row[];
-  words: string;
-  rowPx: number;
-  isMore: boolean;
-  onEnd: () => void;
-}
-
-function Rows({ rows, words, rowPx, onEnd, isMore }: RowsProps) {
-  const box = useRef<HTMLDivElement>(null);
-  const [at, setAt] = useState(-1);
-  const virtual = useVirtualizer({
-    count: rows.length,
-    getScrollElement: () => box.current,
-    estimateSize: () => rowPx,
-    overscan: OVERSCAN,
-    getItemKey: (index) => rows[index]?.session.id ?? index,
-  });
-  const shown = virtual.getVirtualItems();
-  const last = shown.at(-1)?.index ?? 0;
-  useEffect(() => {
-    if (isMore && last >= rows.length - OVERSCAN * 2) onEnd();
-  });
-  const move = (by: number) => {
-    const next = Math.max(0, Math.min(rows.length - 1, at + by));
-    setAt(next);
-    virtual.scrollToIndex(next);
-    requestAnimationFrame(() => box.current?.querySelector<HTMLElement>(`[data-index="${next}"] a`)?.focus());
-  };
-  useKeys({
-    j: () => move(1),
-    k: () => move(-1),
-    o: () => {
-      const row = rows[at];
-      if (row) go(["s", row.session.id]);
-    },
-  });
-  return (
-    <section
-      className="rows"
-      ref={box}
-      tabIndex={0}
-      aria-label={`${rows.length}${isMore ? " or more" : ""} sessions`}
-    >
-      <ul style={{ height: virtual.getTotalSize() }}>
-        {shown.map((item) => {
-          const row = rows[item.index];
-          return (
-            row && (
-              <li
-                key={item.key}
-                data-index={item.index}
-                style={{ transform: `translateY(${item.start}px)`, height: rowPx }}
-              >
-                <SessionRow {...row} words={words} />
-              </li>
-            )
-          );
-        })}
-      </ul>
-    </section>
-  );
+  return <Rows key={words} list={shown.list} hits={shown.hits} words={words} rowPx={FOUND_ROW_PX} />;
 }
 
 function NothingFits() {

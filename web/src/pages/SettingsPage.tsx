@@ -4,9 +4,9 @@ import { get, send } from "../api/client";
 import { client, useAgents, useMe } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Button, Name } from "../ui/base";
-import { whole } from "../ui/format";
 import { chooseTheme, type Theme, useTheme } from "../ui/theme";
 import { tellError } from "../ui/toast";
+import { Triggers } from "./Triggers";
 
 function Skills() {
   const skills = useQuery({ queryKey: ["skills"], queryFn: () => get("/v1/skills"), staleTime: 60_000 });
@@ -25,35 +25,6 @@ function Skills() {
         ))}
       </ul>
       <p className="quiet">A session's own are chosen in its menu, under Model, thinking and skills.</p>
-    </section>
-  );
-}
-
-function Triggers() {
-  const triggers = useQuery({
-    queryKey: ["triggers"],
-    queryFn: () => get("/v1/triggers"),
-    refetchInterval: 10_000,
-    retry: false,
-  });
-  if (!triggers.data || triggers.data.items.length === 0) return null;
-  return (
-    <section>
-      <h2>Triggers</h2>
-      <ul className="agent-list">
-        {triggers.data.items.map((trigger) => (
-          <li key={trigger.name}>
-            <strong>
-              <Name>{trigger.name}</Name>
-            </strong>{" "}
-            <Badge>{trigger.kind}</Badge>
-            <p className="quiet">
-              {trigger.running} running, {trigger.waiting} waiting
-              {trigger.next_at ? `, next at ${whole(trigger.next_at)}` : ""}
-            </p>
-          </li>
-        ))}
-      </ul>
     </section>
   );
 }

@@ -7,6 +7,7 @@ const KEYS: [string, string][] = [
   ["g a · g t", "audit · settings"],
   ["/", "search"],
   ["j · k", "next and previous session"],
+  ["g g · G", "the newest and the oldest of them"],
   ["Enter", "open it"],
   ["n", "a new session"],
   ["1 … 8", "the views of a session"],

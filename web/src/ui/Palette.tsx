@@ -1,6 +1,6 @@
 // One field that finds everything: pages, sessions by their words, and themes.
 import { useState } from "react";
-import { useFound, useNewest } from "../api/queries";
+import { useFound } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Dialog } from "./base";
 import { Icon, type IconName } from "./icons";
@@ -88,9 +88,7 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
 }
 
 function useChoices(words: string, places: Place[]): Choice[] {
-  const newest = useNewest({}, words === "");
-  const found = useFound(words, {});
-  const sessions = (words === "" ? newest.data?.items : found.data?.sessions) ?? [];
+  const sessions = useFound(words).data?.items ?? [];
   const fixed: Choice[] = [
     ...places.map((place) => ({
       key: `place-${place.name}`,

@@ -17,8 +17,7 @@ use crate::wiring::App;
 pub async fn latest_here(app: &App) -> Result<SessionId> {
     let cwd = Some(directory(None)?);
     let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
-    let page = app.engine.list(&app.scope, &filter).await?;
-    let latest = page.items.into_iter().next();
+    let latest = app.engine.first_listed(&app.scope, filter).await?.into_iter().next();
     latest.map(|summary| summary.id).ok_or_else(|| {
         Failure::new("session.not_found", "this directory has no session to go on with")
             .with_hint("sapwood chat begins one; sapwood ls shows those of other directories")

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sapwood::core::port::clock::Clock;
-use sapwood::core::port::store::{ListFilter, Page};
+use sapwood::core::port::store::{ListFilter, ListOrder, Page};
 use sapwood::core::project::summary::Summary;
 use sapwood::engine::read::parse_state;
 use serde::Serialize;
 
+use super::share::member;
 use crate::args::rows;
 use crate::failure::Result;
+use crate::moment::Moment;
 use crate::render::{self, Table, age, cost};
 use crate::wiring::App;
 
@@ -30,6 +32,24 @@ pub struct LsArgs {
     /// Only sessions that are created, active, closed or archived
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
+    /// Only sessions of this agent
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<String>,
+    /// Only sessions of this user, or agent:NAME
+    #[arg(long, value_name = "USER")]
+    owner: Option<String>,
+    /// Only sessions that were written to since then: 30d, 12h, 45m, or a day as 2026-01-31
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    since: Option<Moment>,
+    /// Only sessions that were not written to since then
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    until: Option<Moment>,
+    /// Only sessions whose title or id has all of these words
+    #[arg(long, value_name = "WORDS")]
+    title: Option<String>,
+    /// The oldest first
+    #[arg(long)]
+    oldest: bool,
     /// At most so many; all if not given, 50 on a terminal
     #[arg(long, value_name = "N", value_parser = rows, allow_hyphen_values = true)]
     limit: Option<u32>,
@@ -51,23 +71,33 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
     let mut filter = ListFilter {
         cwd: args.cwd.map(|cwd| super::new::directory(Some(cwd))).transpose()?,
         state: args.state.as_deref().map(parse_state).transpose()?,
+        agent: args.agent,
+        owner: args.owner.as_deref().map(member).transpose()?,
+        since: args.since.map(Moment::at),
+        until: args.until.map(Moment::at),
+        title: args.title,
+        order: if args.oldest { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
         cursor: args.after,
         ..ListFilter::default()
     };
     let on_terminal = app.out.terminal.is_some() && !app.out.is_json();
     let limit = args.limit.map(|limit| limit as usize).or(on_terminal.then_some(TERMINAL_ROWS));
     let mut left = limit.unwrap_or(usize::MAX);
-    let mut next = None;
+    let (mut next, mut count) = (None, 0);
     while left > 0 {
         filter.limit = left.min(PAGE_ROWS);
         let page = app.engine.list(&app.scope, &filter).await?;
         left -= page.items.len().min(left);
+        count += page.items.len();
         print_page(app, &page, left == 0)?;
         next.clone_from(&page.next);
         filter.cursor = page.next;
-        if next.is_none() || page.items.is_empty() {
+        if next.is_none() {
             break;
         }
+    }
+    if count == 0 && !app.out.is_json() {
+        render::note(app.format(), "no sessions; sapwood new makes one");
     }
     if let Some(next) = next {
         render::note(app.format(), &format!("there are more: --after {next}"));
@@ -89,7 +119,6 @@ fn print_page(app: &mut App, page: &Page<Summary>, is_last: bool) -> Result<()> 
 
 fn print_table(app: &mut App, summaries: &[Summary]) -> Result<()> {
     if summaries.is_empty() {
-        render::note(app.format(), "no sessions; sapwood new makes one");
         return Ok(());
     }
     let now = sapwood::SystemClock.now().0;

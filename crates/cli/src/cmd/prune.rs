@@ -10,11 +10,9 @@ use serde_json::json;
 
 use crate::args::count;
 use crate::failure::Result;
+use crate::moment::duration_ms;
 use crate::render::{note, plural};
 use crate::wiring::App;
-
-const UNITS_MS: &[(&str, i64)] =
-    &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
 
 /// Let the old messages of an inactive session leave its context
 #[derive(Debug, Args)]
@@ -33,16 +31,6 @@ pub struct PruneArgs {
     /// Only say what would happen
     #[arg(long)]
     dry_run: bool,
-}
-
-/// A time with its unit: `30d`.
-fn duration_ms(text: &str) -> Result<i64, String> {
-    let wrong = || "it must be a number with its unit: 30d, 12h, 45m, 10s".to_owned();
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: i64 = number.parse().map_err(|_| wrong())?;
-    let (_, unit_ms) = UNITS_MS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-    number.checked_mul(*unit_ms).ok_or_else(wrong)
 }
 
 pub async fn run(app: &mut App, args: PruneArgs) -> Result<()> {

@@ -48,7 +48,7 @@ pub async fn run(app: &mut App, args: ShareArgs) -> Result<()> {
 }
 
 /// People are named without a prefix; whoever writes one means it.
-fn member(given: &str) -> Result<Principal> {
+pub fn member(given: &str) -> Result<Principal> {
     let parsed = match given.split_once(':') {
         Some(("user" | "agent", _)) => given.parse(),
         _ => given.parse().map(Principal::User),

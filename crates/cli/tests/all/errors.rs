@@ -21,6 +21,7 @@ fn wrong_usage_is_json_too_and_exits_with_two() {
         &["ls", "--limit", "0"],
         &["ls", "--limit", "-5"],
         &["ls", "--state", "asleep"],
+        &["ls", "--since", "yesterday"],
         &["ls", "--no-such-option"],
         &["fork", "s", "--at", "1", "--keep-first", "1"],
         &["share", "s", "bob", "--role", "owner"],

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::flows::{actor, hand, node, text, to, write_flow};
 use crate::harness::{World, on_each_store};
+use crate::serve::serve;
 
 /// Rounds of killing at a random moment, on each store.
 const ROUNDS: u64 = 5;
@@ -155,6 +156,33 @@ fn killed_in_a_turn_the_turn_goes_on() {
         await_event(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
         kill(child);
         check_whole(world);
+    });
+}
+
+/// Kills a run at a moment, and lets a server find it.
+fn check_server_carries_on(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+    let child = start(world);
+    await_event(world, session, is_it);
+    kill(child);
+    let served = serve(world, "127.0.0.1:0");
+    await_event(world, "flow-r", |event| {
+        is_run_event(event, "ended") && event["entry"]["data"]["outcome"] == "completed"
+    });
+    drop(served);
+    check_whole(world);
+}
+
+#[test]
+fn a_server_carries_on_a_run_that_was_killed_in_a_turn() {
+    on_each_store(|world| {
+        check_server_carries_on(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
+    });
+}
+
+#[test]
+fn a_server_carries_on_a_run_that_was_killed_between_two_nodes() {
+    on_each_store(|world| {
+        check_server_carries_on(world, "flow-r", |event| is_run_event(event, "handed"));
     });
 }
 

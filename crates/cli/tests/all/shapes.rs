@@ -87,6 +87,16 @@ fn a_list_is_narrowed_by_state_and_directory() {
         assert_eq!(only(&["ls", "--cwd", "/work/here"]), ["here"]);
         assert_eq!(only(&["ls", "--state", "archived"]), ["there"]);
         assert_eq!(only(&["ls", "--state", "active"]), ["here"]);
+        assert_eq!(only(&["ls", "--oldest"]), ["here", "there"]);
+        assert_eq!(only(&["ls", "--title", "THER"]), ["there"]);
+        assert_eq!(only(&["ls", "--since", "1h", "--limit", "1"]), ["there"]);
+        assert_eq!(
+            only(&["ls", "--until", "2000-01-31"]).len() + only(&["ls", "--agent", "nobody"]).len(),
+            0
+        );
+        assert!(only(&["ls", "--owner", "agent:nobody"]).is_empty());
+        let owner = world.json(&["info", "here"])["owner"].as_str().unwrap().to_owned();
+        assert_eq!(only(&["ls", "--owner", &owner]).len(), 2);
     });
 }
 

@@ -75,6 +75,8 @@ pub enum StoreError {
     Busy { place: String, waited_ms: u64 },
     #[error("{place} cannot be reached: {why}")]
     Unreachable { place: String, why: String },
+    #[error("{place} is not trusted: {why}")]
+    Untrusted { place: String, why: String },
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
     #[error("{place}: {what}")]
@@ -108,6 +110,7 @@ impl StoreError {
             StoreError::DiskFull { .. } => "store.disk_full",
             StoreError::Busy { .. } => "store.busy",
             StoreError::Unreachable { .. } => "store.unreachable",
+            StoreError::Untrusted { .. } => "store.untrusted",
             StoreError::Io { .. } => "store.io",
             StoreError::Backend { .. } => "store.backend",
         }
@@ -225,10 +228,28 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+/// Which end of a list its first page shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListOrder {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+/// What a list is narrowed to. What it means is in [`crate::project::wanted`], for every store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
     pub cwd: Option<String>,
     pub state: Option<SessionState>,
+    pub agent: Option<String>,
+    pub owner: Option<Principal>,
+    /// Updated at this time or later.
+    pub since: Option<TimestampMs>,
+    /// Updated before this time.
+    pub until: Option<TimestampMs>,
+    /// Only sessions that are called so: each of these words is in what a list shows as the title, or in the id.
+    pub title: Option<String>,
+    pub order: ListOrder,
     /// Only sessions whose id begins so.
     pub id_prefix: Option<String>,
     pub limit: usize,
@@ -358,7 +379,8 @@ pub trait Sessions: Send + Sync {
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
-    /// Newest first.
+    /// One page, the newest first unless the filter says otherwise. A store looks through a limited number of sessions at
+    /// a time: a page of a narrowed list can be short, or empty, and still have a `next`.
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>>;
     /// The sessions that were forked from this one.
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;

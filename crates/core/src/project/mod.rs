@@ -10,3 +10,4 @@ pub mod rounds;
 pub mod summary;
 pub mod timeline;
 pub mod usage;
+pub mod wanted;

@@ -100,6 +100,16 @@ impl Engine {
         // Looked at first, so that a session that is no run is not held.
         self.run_events(scope, run).await?;
         let hold = self.await_hold(scope, run).await?;
+        self.carry_on(scope, run, hold).await
+    }
+
+    /// The same, for whoever holds the run already.
+    pub(crate) async fn carry_on(
+        &self,
+        scope: &Scope,
+        run: &SessionId,
+        hold: Hold,
+    ) -> Result<Option<RunningFlow>> {
         let events = match self.run_events(scope, run).await {
             Ok(events) => events,
             Err(error) => {

@@ -197,9 +197,8 @@ impl Engine {
             return Ok(id);
         }
         let filter = ListFilter { id_prefix: Some(whole), limit: PAGE_ROWS, ..ListFilter::default() };
-        let page = self.store.list(scope, &filter).await?;
-        let mut found =
-            page.items.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
+        let listed = self.first_listed(scope, filter).await?;
+        let mut found = listed.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
             (Some(first), Some(second)) => Err(EngineError::Ambiguous {

@@ -1,31 +1,37 @@
-//! Taking over turns whose process died. A server looks at its start and then again and again for turns that are open and
-//! that nobody holds, and carries them on as `resume` would, each as the one who began it. The lease decides between
-//! servers that look at the same time. A turn that waits for a person is left alone until somebody has answered; and one
-//! that keeps dying is given up by this process after a few tries, and stays for `resume` by hand.
+//! Taking over turns and runs of flows whose process died. A server looks at its start and then again and again for turns
+//! that are open and that nobody holds, and carries them on as `resume` would, each as the one who began it; if such a
+//! turn is a visit of a run, the run is carried on, and the turn with it. Less often it looks for runs that died between two
+//! turns. The lease decides between servers that look at the same time. What waits for a person is left alone until
+//! somebody has answered; and what keeps dying is given up by this process after a few tries, and stays for `resume` by hand.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use sapwood_core::port::store::{ListFilter, StoreError};
 use sapwood_core::scope::Reach;
-use sapwood_core::{Kind, Principal, Scope, SessionId, TenantId, TurnId};
+use sapwood_core::{Kind, Principal, Scope, SessionId, TenantId};
 use tokio::task::JoinHandle;
 
-use super::{OnWait, Running};
+use super::OnWait;
+use crate::flow::RunStatus;
 use crate::{Engine, EngineError, Result};
 
 /// How often a server looks. With the life of a lease, this is how long a turn stands still when its server died.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
 /// Turns taken over at one look.
 const TAKEN_MAX: usize = 16;
-/// How often one process takes over the same turn.
+/// How often one process takes over the same turn or run.
 const TRIES_MAX: u32 = 3;
+/// Looks for turns between two looks for runs.
+const LOOKS_PER_RUN_LOOK: u64 = 10;
+/// Runs looked at for each tenant, the newest first.
+const RUNS_MAX: usize = 50;
 /// Sessions looked through for each tenant, the newest first, in a store that cannot tell open turns by itself.
 const LOOKED_THROUGH_MAX: usize = 200;
-/// Turns remembered for [`TRIES_MAX`]; when there are more, all are forgotten.
+/// Turns and runs remembered for [`TRIES_MAX`]; when there are more, all are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Looks for abandoned turns until it is dropped.
+/// Looks for abandoned turns and runs until it is dropped.
 pub struct Keeper(JoinHandle<()>);
 
 impl Drop for Keeper {
@@ -34,15 +40,36 @@ impl Drop for Keeper {
     }
 }
 
+/// How often what was taken over, by its id.
+#[derive(Default)]
+struct Tries(HashMap<String, u32>);
+
+impl Tries {
+    fn are_left(&self, what: impl ToString) -> bool {
+        self.0.get(&what.to_string()).is_none_or(|tries| *tries < TRIES_MAX)
+    }
+
+    fn count(&mut self, what: impl ToString) {
+        if self.0.len() >= REMEMBERED_MAX {
+            self.0.clear();
+        }
+        *self.0.entry(what.to_string()).or_default() += 1;
+    }
+}
+
 impl Engine {
-    /// Begins to look for abandoned turns.
+    /// Begins to look for abandoned turns and runs.
     pub fn keep_turns(&self) -> Result<Keeper> {
         self.world()?;
         let engine = self.clone();
         Ok(Keeper(tokio::spawn(async move {
-            let mut tries: HashMap<TurnId, u32> = HashMap::new();
-            loop {
-                if let Err(error) = engine.take_over_some(&mut tries).await {
+            let mut tries = Tries::default();
+            for look in 0_u64.. {
+                let mut looked = engine.take_over_turns(&mut tries).await;
+                if look.is_multiple_of(LOOKS_PER_RUN_LOOK) {
+                    looked = looked.and(engine.take_over_runs(&mut tries).await);
+                }
+                if let Err(error) = looked {
                     tracing::warn!(%error, "abandoned turns cannot be looked for just now");
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
@@ -50,17 +77,25 @@ impl Engine {
         })))
     }
 
-    async fn take_over_some(&self, tries: &mut HashMap<TurnId, u32>) -> Result<()> {
-        if tries.len() > REMEMBERED_MAX {
-            tries.clear();
-        }
+    async fn take_over_turns(&self, tries: &mut Tries) -> Result<()> {
         for (tenant, session) in self.abandoned_turns().await?.into_iter().take(TAKEN_MAX) {
-            match self.take_over(&tenant, &session, tries).await {
-                Ok(Some(running)) => tracing::info!(%session, turn = %running.turn, "took over a turn"),
-                Ok(None) => {}
-                // Somebody was quicker, or it is being erased.
-                Err(EngineError::Store(StoreError::Leased { .. } | StoreError::NoSession { .. })) => {}
-                Err(error) => tracing::warn!(%session, %error, "a turn cannot be taken over"),
+            report(&session, self.take_over_turn(&tenant, &session, tries).await);
+        }
+        Ok(())
+    }
+
+    /// Runs that go on by themselves and that nobody holds.
+    async fn take_over_runs(&self, tries: &mut Tries) -> Result<()> {
+        for tenant in self.store.list_tenants().await? {
+            let operator = Scope::operator(tenant.clone(), Principal::System);
+            let runs = self.list_flows(&operator, RUNS_MAX, None).await?.items;
+            for row in runs.into_iter().filter(|row| row.status == RunStatus::Open).take(TAKEN_MAX) {
+                let owner = self.store.summary(&operator, &row.run).await.map(|summary| summary.owner);
+                let taken = match owner {
+                    Ok(owner) => self.take_over_run(&scope_of(&tenant, owner), &row.run, tries).await,
+                    Err(error) => Err(error.into()),
+                };
+                report(&row.run, taken);
             }
         }
         Ok(())
@@ -82,29 +117,68 @@ impl Engine {
         Ok(found)
     }
 
-    async fn take_over(
+    async fn take_over_turn(
         &self,
         tenant: &TenantId,
         session: &SessionId,
-        tries: &mut HashMap<TurnId, u32>,
-    ) -> Result<Option<Running>> {
+        tries: &mut Tries,
+    ) -> Result<Taken> {
         let operator = Scope::operator(tenant.clone(), Principal::System);
-        let Some(turn) = self.store.summary(&operator, session).await?.open_turn else { return Ok(None) };
-        if tries.get(&turn).is_some_and(|tries| *tries >= TRIES_MAX) {
-            return Ok(None);
-        }
+        let summary = self.store.summary(&operator, session).await?;
+        let Some(turn) = summary.open_turn.filter(|turn| tries.are_left(turn)) else {
+            return Ok(Taken::Nothing);
+        };
         let entries = self.turn_entries(&operator, session, turn).await?;
         let Some(began) = entries.iter().find(|entry| entry.meta.kind == Kind::TurnStarted) else {
-            return Ok(None);
+            return Ok(Taken::Nothing);
         };
         if !super::send::pending_of(session, &entries).is_empty() {
-            return Ok(None);
+            return Ok(Taken::Nothing);
         }
-        // Who began it may do what it does, or no longer.
-        let scope = Scope { tenant: tenant.clone(), principal: began.meta.by.clone(), reach: Reach::Own };
-        let scope = if scope.principal == Principal::System { operator } else { scope };
+        let scope = scope_of(tenant, began.meta.by.clone());
+        if let Some(run) = self.run_of(&operator, session).await?
+            && self.take_over_run(&scope, &run, tries).await? == Taken::Up
+        {
+            return Ok(Taken::Up);
+        }
         let hold = self.take_hold(&scope, session).await?;
-        *tries.entry(turn).or_default() += 1;
-        self.resume_held(&scope, session, hold, OnWait::Stay).await
+        tries.count(turn);
+        let running = self.resume_held(&scope, session, hold, OnWait::Stay).await?;
+        Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
+    }
+
+    async fn take_over_run(&self, scope: &Scope, run: &SessionId, tries: &mut Tries) -> Result<Taken> {
+        if !tries.are_left(run) || self.show_flow(scope, run).await?.status != RunStatus::Open {
+            return Ok(Taken::Nothing);
+        }
+        let hold = self.take_hold(scope, run).await?;
+        tries.count(run);
+        let running = self.carry_on(scope, run, hold).await?;
+        Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
+    }
+}
+
+/// What came of a look at something that seemed abandoned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Up,
+    Nothing,
+}
+
+/// Who began something may do what it does, or no longer.
+fn scope_of(tenant: &TenantId, principal: Principal) -> Scope {
+    match principal {
+        Principal::System => Scope::operator(tenant.clone(), Principal::System),
+        principal => Scope { tenant: tenant.clone(), principal, reach: Reach::Own },
+    }
+}
+
+fn report(session: &SessionId, taken: Result<Taken>) {
+    match taken {
+        Ok(Taken::Up) => tracing::info!(%session, "took over what another process left"),
+        Ok(Taken::Nothing) => {}
+        // Somebody was quicker, or it is being erased.
+        Err(EngineError::Store(StoreError::Leased { .. } | StoreError::NoSession { .. })) => {}
+        Err(error) => tracing::warn!(%session, %error, "what another process left cannot be taken over"),
     }
 }

@@ -16,7 +16,9 @@ use sapwood::core::project::summary::Summary;
 use sapwood::core::tree::Head;
 use sapwood::core::{BlobHash, Kind, Record, TimestampMs};
 use sapwood::{Scope, Seq, SessionId, TenantId};
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+use super::sabotage::Sabotage;
 
 /// The same numbers from the same seed.
 #[derive(Debug, Clone)]
@@ -31,6 +33,11 @@ impl Dice {
         let mut state = self.0.lock().unwrap();
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *state >> 31
+    }
+
+    /// For ids.
+    pub fn bits(&self) -> u128 {
+        u128::from(self.next()) << 96 | u128::from(self.next()) << 64 | u128::from(self.next())
     }
 
     pub fn below(&self, most: u64) -> u64 {
@@ -48,27 +55,45 @@ pub enum Health {
     Dead,
 }
 
+/// A process's health, and who waits for it to be well. They go on in the order they came: a `watch` would draw lots.
+struct Ward {
+    health: Mutex<Health>,
+    changed: Notify,
+}
+
 /// What one process sees of the world: it passes through here, or waits, or for ever.
 #[derive(Clone)]
 pub struct Fate {
     pub dice: Dice,
-    pub health: watch::Sender<Health>,
+    ward: Arc<Ward>,
     /// Of a hundred calls, so many go wrong.
     pub faults: u64,
 }
 
 impl Fate {
     pub fn new(dice: Dice, faults: u64) -> Self {
-        Self { dice, health: watch::Sender::new(Health::Well), faults }
+        let ward = Ward { health: Mutex::new(Health::Well), changed: Notify::new() };
+        Self { dice, ward: Arc::new(ward), faults }
+    }
+
+    /// What happens to the process. Nobody comes back from the dead.
+    pub fn befall(&self, next: Health) {
+        let mut health = self.ward.health.lock().unwrap();
+        if *health != Health::Dead {
+            *health = next;
+        }
+        self.ward.changed.notify_waiters();
     }
 
     /// A moment goes by; a frozen process waits, a dead one stays.
     pub async fn pass(&self) {
         tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
-        let mut health = self.health.subscribe();
-        let is_well = health.wait_for(|health| *health == Health::Well).await.is_ok();
-        if !is_well {
-            std::future::pending::<()>().await;
+        loop {
+            let changed = self.ward.changed.notified();
+            if *self.ward.health.lock().unwrap() == Health::Well {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -82,6 +107,8 @@ pub struct Faulty {
     pub fate: Fate,
     /// Which fence wrote which entries, over all processes.
     pub written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
+    /// What is wrong with the store itself, to see whether anybody notices.
+    pub sabotage: Option<Arc<Sabotage>>,
 }
 
 fn lost() -> StoreError {
@@ -138,7 +165,10 @@ impl Log for Faulty {
         self.before().await?;
         let fence = append.fence;
         let session = append.session.clone();
-        let answer = self.inner.append(scope, append).await;
+        let answer = match &self.sabotage {
+            Some(sabotage) => sabotage.append(&*self.inner, scope, append).await,
+            None => self.inner.append(scope, append).await,
+        };
         if let (Ok(done), Some(fence)) = (&answer, fence) {
             let mut written = self.written.lock().unwrap();
             written.extend(done.entries.iter().map(|(seq, _)| (session.clone(), *seq, fence)));
@@ -202,7 +232,12 @@ impl Leases for Faulty {
         ttl_ms: i64,
         now: TimestampMs,
     ) -> Result<Lease> {
-        passed_on!(self, self.inner.take_lease(scope, session, holder, ttl_ms, now))
+        self.before().await?;
+        let answer = self.inner.take_lease(scope, session, holder, ttl_ms, now).await;
+        if let (Ok(lease), Some(sabotage)) = (&answer, &self.sabotage) {
+            sabotage.note_lease(lease);
+        }
+        self.after(answer).await
     }
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
         passed_on!(self, self.inner.release_lease(scope, lease))

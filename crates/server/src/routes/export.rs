@@ -10,10 +10,12 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
 use sapwood::engine::export::PageFormat;
-use sapwood::formats::export::{ExportError, jsonl};
-use sapwood::{Scope, Seq, SessionId};
+use sapwood::formats::export::{ExportError, jsonl, tree};
+use sapwood::formats::import::pi::Dialect;
+use sapwood::{Engine, Scope, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -41,11 +43,18 @@ async fn export_session(
 ) -> Result<Response> {
     let (engine, scope) = (&state.engine, &caller.scope);
     let summary = engine.summary(scope, &session).await?;
-    let (name, kind, page) = shape_of(wanted.format);
+    let (name, kind, shape) = shape_of(wanted.format);
     engine.record_export(scope, &session, name).await?;
-    let body = match page {
-        None => Bytes::from_stream(lines(Lines::new(&state, scope, summary))),
-        Some(page) => {
+    let body = match shape {
+        Shape::Log => {
+            let lines = |to| Exporter::Log(jsonl::Exporter::new(to));
+            Bytes::from_stream(stream_of(Lines::new(&state, scope, summary, lines)))
+        }
+        Shape::Tree(dialect) => {
+            let lines = |to| Exporter::Tree(tree::Exporter::new(to, dialect));
+            Bytes::from_stream(stream_of(Lines::new(&state, scope, summary, lines)))
+        }
+        Shape::Page(page) => {
             let text = engine.export_page(scope, &summary, page).await?;
             if page == PageFormat::Workflow {
                 engine.mark_export(scope, &session, name, summary.head.seq.0).await?;
@@ -61,19 +70,27 @@ async fn export_session(
     Ok((headers, body).into_response())
 }
 
-/// The name and the type of a format; no page for the one that streams.
-fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Option<PageFormat>) {
+/// How a copy is made: line by line, or whole.
+enum Shape {
+    Log,
+    Tree(Dialect),
+    Page(PageFormat),
+}
+
+/// The name, the type and the shape of a format.
+fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
     use wire::ExportFormat as Format;
+    let (lines, json) = ("application/x-ndjson", "application/json");
     match format {
-        Format::Jsonl => ("jsonl", "application/x-ndjson", None),
-        Format::RoleFiles => ("role-files", "application/json", Some(PageFormat::RoleFiles)),
-        Format::Messages => ("messages", "application/json", Some(PageFormat::Messages)),
-        Format::MessagesAnthropic => {
-            ("messages-anthropic", "application/json", Some(PageFormat::MessagesAnthropic))
-        }
-        Format::Markdown => ("markdown", "text/markdown; charset=utf-8", Some(PageFormat::Markdown)),
-        Format::Html => ("html", "text/html; charset=utf-8", Some(PageFormat::Html)),
-        Format::Workflow => ("workflow", "application/yaml", Some(PageFormat::Workflow)),
+        Format::Jsonl => ("jsonl", lines, Shape::Log),
+        Format::Pi => ("pi", lines, Shape::Tree(Dialect::Pi)),
+        Format::Operator => ("operator", lines, Shape::Tree(Dialect::Operator)),
+        Format::RoleFiles => ("role-files", json, Shape::Page(PageFormat::RoleFiles)),
+        Format::Messages => ("messages", json, Shape::Page(PageFormat::Messages)),
+        Format::MessagesAnthropic => ("messages-anthropic", json, Shape::Page(PageFormat::MessagesAnthropic)),
+        Format::Markdown => ("markdown", "text/markdown; charset=utf-8", Shape::Page(PageFormat::Markdown)),
+        Format::Html => ("html", "text/html; charset=utf-8", Shape::Page(PageFormat::Html)),
+        Format::Workflow => ("workflow", "application/yaml", Shape::Page(PageFormat::Workflow)),
     }
 }
 
@@ -97,21 +114,62 @@ impl Write for Written {
     }
 }
 
-/// The log as lines, a page at a time: what the session held when the export began.
+/// What writes a line for each entry.
+enum Exporter {
+    Log(jsonl::Exporter<Written>),
+    Tree(tree::Exporter<Written>),
+}
+
+impl Exporter {
+    fn header(&mut self, summary: &Summary) -> Result<()> {
+        match self {
+            Self::Log(lines) => lines.header(summary),
+            Self::Tree(lines) => lines.header(summary),
+        }
+        .map_err(broken)
+    }
+
+    async fn line(&mut self, engine: &Engine, scope: &Scope, record: &Record) -> Result<()> {
+        match self {
+            Self::Log(lines) => {
+                for blob in lines.missing_blobs(record).map_err(broken)? {
+                    let bytes = engine.store().get_blob(scope, blob).await?;
+                    lines.blob(blob, &bytes).map_err(broken)?;
+                }
+                lines.line(record).map_err(broken)
+            }
+            Self::Tree(lines) => {
+                let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
+                let media = engine.media_of(scope, blobs).await?;
+                lines.line(record, &media).map_err(broken)
+            }
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Log(lines) => lines.finish().map(drop),
+            Self::Tree(lines) => lines.finish().map(drop),
+        }
+        .map_err(broken)
+    }
+}
+
+/// A session as lines, a page at a time: what it held when the export began.
 struct Lines {
     state: State,
     scope: Scope,
     summary: Summary,
     after: Seq,
-    exporter: Option<jsonl::Exporter<Written>>,
+    exporter: Option<Exporter>,
     written: Written,
     ready: VecDeque<Piece>,
 }
 
 impl Lines {
-    fn new(state: &State, scope: &Scope, summary: Summary) -> Self {
+    fn new(state: &State, scope: &Scope, summary: Summary, to: impl FnOnce(Written) -> Exporter) -> Self {
         let written = Written::default();
-        let exporter = Some(jsonl::Exporter::new(written.clone()));
+        let exporter = Some(to(written.clone()));
         let (state, scope) = (state.clone(), scope.clone());
         Self { state, scope, summary, after: Seq::ZERO, exporter, written, ready: VecDeque::new() }
     }
@@ -121,7 +179,7 @@ impl Lines {
         while self.ready.is_empty() {
             let Some(exporter) = self.exporter.as_mut() else { return Ok(None) };
             if self.after == Seq::ZERO {
-                exporter.header(&self.summary).map_err(broken)?;
+                exporter.header(&self.summary)?;
             }
             let left = (self.summary.head.seq.0 - self.after.0) as usize;
             let limit = PAGE_RECORDS.min(left);
@@ -132,15 +190,11 @@ impl Lines {
             };
             let is_last = records.len() == left || records.is_empty();
             for record in records {
-                for blob in exporter.missing_blobs(&record).map_err(broken)? {
-                    let bytes = store.get_blob(&self.scope, blob).await?;
-                    exporter.blob(blob, &bytes).map_err(broken)?;
-                }
-                exporter.line(&record).map_err(broken)?;
+                exporter.line(&self.state.engine, &self.scope, &record).await?;
                 self.after = record.meta.seq;
             }
             if is_last && let Some(exporter) = self.exporter.take() {
-                exporter.finish().map_err(broken)?;
+                exporter.finish()?;
             }
             self.ready.push_back(self.written.take());
         }
@@ -152,7 +206,7 @@ fn broken(error: ExportError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-fn lines(lines: Lines) -> impl futures_core::Stream<Item = std::io::Result<Piece>> {
+fn stream_of(lines: Lines) -> impl futures_core::Stream<Item = std::io::Result<Piece>> {
     stream::unfold(Some(lines), |lines| async move {
         let mut lines = lines?;
         match lines.next().await {

@@ -7,6 +7,7 @@ mod console;
 mod entries;
 mod export;
 mod flows;
+mod found;
 mod grafts;
 mod import;
 mod login;

@@ -3,20 +3,21 @@
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use sapwood::core::TimestampMs;
 use sapwood::core::agent::Narrowing;
 use sapwood::core::entry::{ModelChanged, SessionState, ThinkingChanged};
-use sapwood::core::port::store::{Created, ListFilter, SearchQuery};
+use sapwood::core::port::store::{Created, ListFilter, ListOrder};
 use sapwood::core::project::summary::Summary;
 use sapwood::engine::read::parse_state;
 use sapwood::engine::turn::StartOptions;
 use sapwood::engine::write::InjectOptions;
-use sapwood::{OpenOptions, Principal, SessionId};
+use sapwood::{OpenOptions, SessionId};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::members::member;
-use super::rows;
+use super::{found, rows};
 use crate::door::Caller;
 use crate::extract::{At, Body, Maybe, Params};
 use crate::problem::{Problem, Result};
@@ -24,12 +25,6 @@ use crate::state::State;
 use crate::wire;
 
 const ROWS_MAX: u32 = 500;
-/// Hits that are looked through for the sessions they are in.
-const HITS_MAX: usize = 500;
-/// Pages of the store that one request looks through for a row that fits.
-const PAGES_LOOKED_MAX: usize = 40;
-/// Pages that are looked through for a title.
-const TITLED_PAGES_MAX: usize = 4;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -54,104 +49,32 @@ async fn list_sessions(
     caller: Caller,
     Params(query): Params<wire::ListSessions>,
 ) -> Result<Json<Page<Summary>>> {
-    let limit = rows(query.limit, ROWS_MAX)?;
-    let wanted = Wanted::of(&query)?;
-    if let Some(words) = query.q {
-        let mut found = find_sessions(&state, &caller, words, limit, query.cursor).await?;
-        found.items.retain(|summary| wanted.includes(summary));
-        return Ok(Json(found));
+    let words = query.q.clone();
+    let filter = filter_of(query)?;
+    if let Some(words) = words {
+        return Ok(Json(found::find_sessions(&state, &caller, words, filter).await?));
     }
-    let mut filter = ListFilter {
-        state: wanted.state,
+    let page = state.engine.list(&caller.scope, &filter).await?;
+    Ok(Json(Page { items: page.items, next: page.next }))
+}
+
+fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
+    Ok(ListFilter {
+        state: query.state.as_deref().map(parse_state).transpose()?,
         cwd: query.cwd,
+        agent: query.agent,
+        owner: query.owner.as_deref().map(member).transpose()?,
+        since: query.since.map(TimestampMs),
+        until: query.until.map(TimestampMs),
+        title: query.title,
+        order: match query.order.unwrap_or_default() {
+            wire::ListOrder::Newest => ListOrder::NewestFirst,
+            wire::ListOrder::Oldest => ListOrder::OldestFirst,
+        },
+        limit: rows(query.limit, ROWS_MAX)?,
         cursor: query.cursor,
-        limit,
-        ..ListFilter::default()
-    };
-    // What the store does not narrow down is looked through here, page by page, up to the first that has something.
-    for _ in 0..PAGES_LOOKED_MAX {
-        let page = state.engine.list(&caller.scope, &filter).await?;
-        let items: Vec<Summary> = page.items.into_iter().filter(|summary| wanted.includes(summary)).collect();
-        if !items.is_empty() || page.next.is_none() {
-            return Ok(Json(Page { items, next: page.next }));
-        }
-        filter.cursor = page.next;
-    }
-    Ok(Json(Page { items: Vec::new(), next: filter.cursor }))
-}
-
-/// What a list is narrowed to.
-struct Wanted {
-    state: Option<SessionState>,
-    cwd: Option<String>,
-    agent: Option<String>,
-    owner: Option<Principal>,
-    since: Option<i64>,
-    until: Option<i64>,
-}
-
-impl Wanted {
-    fn of(query: &wire::ListSessions) -> Result<Self> {
-        Ok(Self {
-            state: query.state.as_deref().map(parse_state).transpose()?,
-            cwd: query.cwd.clone(),
-            agent: query.agent.clone(),
-            owner: query.owner.as_deref().map(member).transpose()?,
-            since: query.since,
-            until: query.until,
-        })
-    }
-
-    fn includes(&self, summary: &Summary) -> bool {
-        let at = summary.updated_at.0;
-        self.state.is_none_or(|state| summary.state == state)
-            && (self.cwd.is_none() || summary.cwd == self.cwd)
-            && (self.agent.is_none() || summary.agent == self.agent)
-            && self.owner.as_ref().is_none_or(|owner| summary.owner == *owner)
-            && self.since.is_none_or(|since| at >= since)
-            && self.until.is_none_or(|until| at < until)
-    }
-}
-
-/// The newest sessions that are called so, for as many as are looked at.
-async fn titled_sessions(state: &State, caller: &Caller, text: &str) -> Result<Vec<Summary>> {
-    let lower = text.to_lowercase();
-    let words: Vec<&str> = lower.split_whitespace().map(|word| word.trim_matches(['*', '"'])).collect();
-    let is_called = |summary: &Summary| {
-        let name = format!("{} {}", summary.title.as_deref().unwrap_or_default(), summary.id).to_lowercase();
-        words.iter().all(|word| name.contains(word))
-    };
-    let mut filter = ListFilter { limit: ROWS_MAX as usize, ..ListFilter::default() };
-    let mut found = Vec::new();
-    for _ in 0..TITLED_PAGES_MAX {
-        let page = state.engine.list(&caller.scope, &filter).await?;
-        found.extend(page.items.into_iter().filter(is_called));
-        filter.cursor = page.next;
-        if filter.cursor.is_none() {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-/// The sessions that are called so, and those of the newest hits, each once.
-async fn find_sessions(
-    state: &State,
-    caller: &Caller,
-    text: String,
-    limit: usize,
-    cursor: Option<String>,
-) -> Result<Page<Summary>> {
-    let mut items = if cursor.is_none() { titled_sessions(state, caller, &text).await? } else { Vec::new() };
-    items.truncate(limit);
-    let query = SearchQuery { text, session: None, limit: HITS_MAX, cursor };
-    let hits = state.engine.search(&caller.scope, &query).await?;
-    for hit in hits.items {
-        if items.len() < limit && items.iter().all(|summary| summary.id != hit.session) {
-            items.push(state.engine.summary(&caller.scope, &hit.session).await?);
-        }
-    }
-    Ok(Page { items, next: hits.next })
+        id_prefix: None,
+    })
 }
 
 /// Opens a session. An id of yours that exists is left as it is.

@@ -48,13 +48,21 @@ pub struct SessionPatch {
     pub thinking: Option<String>,
 }
 
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ListOrder {
+    #[default]
+    Newest,
+    Oldest,
+}
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
     /// `created`, `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// Words that occur in the session, or in its title: the newest sessions a search finds.
+    /// Words that occur in the session, or in its title. A session can come again on a later page.
     pub q: Option<String>,
     pub cwd: Option<String>,
     pub agent: Option<String>,
@@ -64,6 +72,11 @@ pub struct ListSessions {
     pub since: Option<i64>,
     /// Changed before this time.
     pub until: Option<i64>,
+    /// Words that are all in the title, in what stands in for a missing one, or in the id.
+    pub title: Option<String>,
+    /// Which end of the list comes first; a search has the newest first.
+    #[param(inline)]
+    pub order: Option<ListOrder>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`.
@@ -296,6 +309,10 @@ pub struct Export {
 pub enum ExportFormat {
     /// The whole log, lossless.
     Jsonl,
+    /// The whole tree as a session file of pi.
+    Pi,
+    /// The whole tree as a session file of operator.
+    Operator,
     RoleFiles,
     Messages,
     MessagesAnthropic,

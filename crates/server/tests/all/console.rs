@@ -1,6 +1,8 @@
 //! What the console needs: a page under a strict policy, a cookie for its key, lists that can be narrowed, contexts with
 //! their counts, files out and in.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::house::{Ask, House};
@@ -92,11 +94,61 @@ async fn a_session_is_found_by_its_title_and_by_what_was_said_once() {
     house.post("ana", "/v1/sessions", &json!({ "id": "a", "title": "Rivers of the north" })).await;
     house.post("ana", "/v1/sessions", &json!({ "id": "b" })).await;
     house.say("ana", "a", "the rivers are high").await;
+    house.say("ana", "b", "hello").await;
     house.say("ana", "b", "rivers and lakes").await;
     let found = house.get("ana", "/v1/sessions?q=river*").await.json();
     assert_eq!(ids(&found), ["a", "b"], "what is called so comes first");
     assert_eq!(ids(&house.get("ana", "/v1/sessions?q=north").await.json()), ["a"]);
     assert!(ids(&house.get("bob", "/v1/sessions?q=north").await.json()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_session_of_a_search_comes_however_small_the_pages() {
+    let house = House::open().await;
+    let mut expected = Vec::new();
+    for number in 0..12 {
+        let id = format!("s{number:02}");
+        let title = (number % 3 == 0).then(|| format!("River {number}"));
+        house.post("ana", "/v1/sessions", &json!({ "id": id, "title": title })).await;
+        house.say("ana", &id, "hello").await;
+        house.say("ana", &id, if number % 4 == 1 { "lakes" } else { "the river" }).await;
+        house.say("ana", &id, "and the river again").await;
+        expected.push(id);
+    }
+    house.post("bob", "/v1/sessions", &json!({ "id": "bobs", "title": "River" })).await;
+    for limit in [1, 2, 5, 100] {
+        let (mut cursor, mut seen) = (String::new(), BTreeSet::new());
+        for page_number in 0.. {
+            assert!(page_number < 100, "a search has an end");
+            let path = format!("/v1/sessions?q=river&limit={limit}{cursor}");
+            let page = house.get("ana", &path).await.json();
+            assert!(ids(&page).len() <= limit);
+            seen.extend(ids(&page).into_iter().map(str::to_owned));
+            let Some(next) = page["next"].as_str() else { break };
+            cursor = format!("&cursor={}", next.replace('|', "%7C").replace('^', "%5E"));
+        }
+        assert!(seen.iter().eq(&expected), "{limit}: {seen:?}");
+    }
+    let narrowed = house.get("ana", "/v1/sessions?q=river&title=s0").await.json();
+    assert_eq!(ids(&narrowed).len(), 10, "{narrowed}");
+    assert_eq!(house.get("ana", "/v1/sessions?q=river&cursor=nonsense").await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_read_from_either_end_and_by_title() {
+    let house = House::open().await;
+    for (id, title) in [("a", "North"), ("b", "South"), ("c", "North by north")] {
+        house.post("ana", "/v1/sessions", &json!({ "id": id, "title": title })).await;
+    }
+    assert_eq!(ids(&house.get("ana", "/v1/sessions?order=oldest").await.json()), ["a", "b", "c"]);
+    assert_eq!(ids(&house.get("ana", "/v1/sessions?order=newest&title=north").await.json()), ["c", "a"]);
+    let first = house.get("ana", "/v1/sessions?order=oldest&title=north&limit=1").await.json();
+    assert_eq!(ids(&first), ["a"]);
+    let cursor = first["next"].as_str().unwrap();
+    let path = format!("/v1/sessions?order=oldest&title=north&limit=1&cursor={cursor}");
+    let second = house.get("ana", &path).await.json();
+    assert_eq!((ids(&second), &second["next"]), (vec!["c"], &Value::Null));
+    assert_eq!(house.get("ana", "/v1/sessions?order=sideways").await.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,6 +206,25 @@ async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
         house.get("foreign", "/v1/sessions/s/members").await.json()["items"].as_array().unwrap().len(),
         1
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_leaves_as_a_file_of_pi_or_operator_and_comes_in_again() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    house.say("ana", "s", "the rivers are high").await;
+    for (format, head) in [("pi", "session"), ("operator", "session_header")] {
+        let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": format })).await;
+        let first: Value =
+            serde_json::from_slice(file.body.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+        assert_eq!((file.status, &first["type"]), (200, &json!(head)));
+        let path = format!("/v1/import?name=s.jsonl&from={format}");
+        let ask = Ask { method: "POST", path: &path, key: Some("foreign"), headers: &[], body: &file.body };
+        let taken = house.ask(ask).await.json()["items"][0].clone();
+        let path = format!("/v1/sessions/{}/context", taken["session"].as_str().unwrap());
+        let context = house.get("foreign", &path).await.json();
+        assert_eq!(context["messages"][0]["text"], "the rivers are high", "{format}: {taken}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,7 +94,8 @@ impl Cluster {
             }
             false => Command::new(path),
         };
-        command.current_dir(&self.dir).env("LC_ALL", "C").stdin(Stdio::null());
+        // A home of its own: psql looks there for certificates, and it is another user who does.
+        command.current_dir(&self.dir).env("HOME", &self.dir).env("LC_ALL", "C").stdin(Stdio::null());
         command
     }
 
@@ -103,6 +104,25 @@ impl Cluster {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{program} {args:?}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A file beside the data that only the server reads, by its path.
+    pub fn put_file(&self, name: &str, text: &str) -> String {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        if is_root() {
+            assert!(Command::new("chown").arg(USER).arg(&path).status().unwrap().success());
+        }
+        path.display().to_string()
+    }
+
+    /// Sets what the server takes over while it runs.
+    pub fn configure(&self, settings: &[(&str, &str)]) {
+        for (name, value) in settings {
+            self.sql("postgres", &format!("ALTER SYSTEM SET {name} = '{value}'"));
+        }
+        self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
     /// Starts the server, again if it was stopped.

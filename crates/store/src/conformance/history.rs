@@ -85,7 +85,10 @@ async fn run(harness: &impl Harness, seed: u64) {
             std::thread::spawn(move || super::block_on(client.run()))
         })
         .collect();
-    let notes: Vec<Notes> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let told = |client: std::thread::JoinHandle<Notes>| {
+        client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    };
+    let notes: Vec<Notes> = clients.into_iter().map(told).collect();
     for session in &sessions {
         let log = read_log(&*world.store, &ana(), session).await.unwrap();
         check(session, &log, &notes);

@@ -33,6 +33,7 @@ pub mod list;
 pub mod lives_on;
 pub mod memories;
 pub mod model;
+pub mod narrow;
 pub mod path;
 pub mod read;
 pub mod rights;
@@ -74,6 +75,9 @@ macro_rules! conformance_cases {
             list: newest_first_in_pages, an_append_moves_a_session_to_the_front,
                 filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends, a_made_up_cursor_is_refused,
                 create_is_idempotent, the_summary_has_what_was_given;
+            narrow: filters_by_agent, filters_by_owner, filters_by_title, filters_by_time,
+                a_session_that_is_written_to_at_once_is_in_the_time_of_its_last_entry,
+                a_narrowed_list_pages_to_its_end_from_either_side, no_filter_shows_what_is_somebody_elses_i9;
             search: words_phrases_and_prefixes, long_words_are_found_whole, newest_first_with_a_cursor, within_one_session,
                 special_characters_are_never_an_error, tool_calls_are_found, names_and_summaries_are_found,
                 a_fork_does_not_find_shared_entries_twice, shared_entries_are_found_in_forks_of_the_erased,

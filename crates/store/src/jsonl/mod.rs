@@ -135,8 +135,7 @@ impl Sessions for JsonlStore {
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         let summaries = self.with(scope, TenantDir::summaries)?;
-        let (items, next) = rules::page_of_sessions(scope, filter, summaries.into_iter())?;
-        Ok(Page { items, next })
+        rules::page_of_sessions(scope, filter, summaries.into_iter())
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {

@@ -23,9 +23,14 @@ pub use search::{Searching, check_only};
 pub use shelf::{Base, Row, Shelf, Stored, Walk, first_not_before, locate, row_at};
 use shelf::{Ways, meta_at};
 
+/// Where the random bits of ids come from.
+pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
+
 pub struct Logbook<B> {
     pub summary: Summary,
     pub lease: Option<Lease>,
+    /// Whoever wants the same ids again says where they come from; otherwise it is the system's randomness.
+    pub chance: Option<Chance>,
     shelf: Arc<Shelf<B>>,
     answers: HashMap<String, Appended>,
     /// Where this session's own turns began.
@@ -82,6 +87,7 @@ impl<B: Stored> Logbook<B> {
         Self {
             summary,
             lease: None,
+            chance: None,
             shelf,
             answers: HashMap::new(),
             began: HashMap::new(),
@@ -128,7 +134,8 @@ impl<B: Stored> Logbook<B> {
         let bodies =
             drafts.iter().map(|draft| rules::encode_body(&draft.body)).collect::<Result<Vec<_>>>()?;
         let mut tip = self.summary.tip();
-        let batch = place(&mut tip, drafts, by, &mut self.ways(), rules::random_bits)?;
+        let draw = || self.chance.as_ref().map_or_else(rules::random_bits, |chance| chance());
+        let batch = place(&mut tip, drafts, by, &mut self.ways(), draw)?;
         let leaf = self.links_of_leaf(&tip, &batch)?;
         Ok(Planned { batch, bodies, key: None, tip, leaf })
     }

@@ -1,6 +1,6 @@
 //! One tenant's sessions, blobs and audit. Nothing here can reach another tenant's (I9).
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use sapwood_core::entry::Kind;
@@ -36,7 +36,7 @@ struct Blob {
 
 #[derive(Default)]
 pub struct Tenant {
-    held: HashMap<SessionId, Held>,
+    held: BTreeMap<SessionId, Held>,
     blobs: HashMap<BlobHash, Blob>,
     audit: Vec<AuditLine>,
     pub memories: MemoryShelf,

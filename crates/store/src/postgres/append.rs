@@ -50,7 +50,7 @@ impl Hot {
     }
 }
 
-pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
+fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
     pack_drafts(drafts, |draft| pack_body(&draft.body))
 }
 

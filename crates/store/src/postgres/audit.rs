@@ -19,20 +19,21 @@ pub(super) async fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now:
 /// Keeps others from writing to the tenant's audit until the transaction ends, and says how its last line is numbered and
 /// hashed.
 pub(super) async fn hold_tenant(desk: &Desk) -> Result<(i64, String)> {
-    let hold =
+    let hold = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
+    let make =
         "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
                 RETURNING audit_number, audit_hash";
-    let row = desk.query_one(hold, &[&desk.tenant.as_str()]).await?;
+    let row = match desk.query_opt(hold, &[&desk.tenant.as_str()]).await? {
+        Some(row) => row,
+        // Its first line, or somebody else is writing it just now: then this waits for him.
+        None => desk.query_one(make, &[&desk.tenant.as_str()]).await?,
+    };
     Ok((row.get(0), row.get(1)))
 }
 
 pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, TimestampMs)>) -> Result<()> {
     let tenant = desk.tenant.as_str();
-    let hold =
-        "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
-                RETURNING audit_number, audit_hash";
-    let row = desk.query_one(hold, &[&tenant]).await?;
-    let (mut number, mut hash): (i64, String) = (row.get(0), row.get(1));
+    let (mut number, mut hash) = hold_tenant(desk).await?;
     let (mut numbers, mut sessions, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for (by, note, now) in notes {
         number += 1;
@@ -42,12 +43,12 @@ pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, T
         lines.push(serde_json::to_string(&line).expect("an audit line holds strings and numbers only"));
         hash = line.hash;
     }
-    let sql = "INSERT INTO audit (tenant, number, session, line)
-               SELECT $1, l.number, l.session, l.line FROM unnest($2::bigint[], $3::text[], $4::text[])
-                 AS l (number, session, line)";
-    desk.execute(sql, &[&tenant, &numbers, &sessions, &lines]).await?;
-    let sql = "UPDATE tenants SET audit_number = $2, audit_hash = $3 WHERE tenant = $1";
-    desk.execute(sql, &[&tenant, &number, &hash]).await?;
+    let sql = "WITH written AS (
+                 INSERT INTO audit (tenant, number, session, line)
+                 SELECT $1, l.number, l.session, l.line FROM unnest($2::bigint[], $3::text[], $4::text[])
+                   AS l (number, session, line)
+               ) UPDATE tenants SET audit_number = $5, audit_hash = $6 WHERE tenant = $1";
+    desk.execute(sql, &[&tenant, &numbers, &sessions, &lines, &number, &hash]).await?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{AsyncMessage, Client, Config};
 
 use super::fault::translate;
-use super::tls::Tls;
+use super::tls::{Terms, Tls};
 
 /// Connections of one process, beside the one that listens.
 const CONNECTIONS_MAX: usize = 24;
@@ -47,6 +47,7 @@ pub(super) enum Acting {
 impl Server {
     pub fn parse(url: &str) -> Result<Self> {
         let invalid = |why: String| StoreError::Invalid { what: "the store URL", why };
+        let (url, terms) = Terms::take_from(url).map_err(invalid)?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             invalid(format!("{error} {source}").trim().to_owned())
@@ -59,7 +60,7 @@ impl Server {
         }
         config.application_name("sapwood");
         config.keepalives_idle(Duration::from_secs(30));
-        let tls = Tls::new().map_err(|error| invalid(format!("TLS cannot be set up: {error}")))?;
+        let tls = Tls::new(&terms).map_err(invalid)?;
         let place = place_of(&config).into();
         Ok(Self { config, tls, place })
     }

@@ -17,6 +17,9 @@ const MEETINGS_MAX: u32 = 20;
 
 pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreError {
     let place = place.to_owned();
+    if let Some(refused) = tls_refusal(error) {
+        return StoreError::Untrusted { place, why: refused.to_string() };
+    }
     let Some(db) = error.as_db_error() else {
         let why = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
         let is_io = error.source().is_some_and(|source| source.is::<std::io::Error>());
@@ -43,6 +46,12 @@ pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreErro
         &SqlState::DATA_CORRUPTED | &SqlState::INDEX_CORRUPTED => StoreError::Damaged { place, what },
         _ => StoreError::Backend { place, what },
     }
+}
+
+/// Why no encrypted connection came about. It comes wrapped as an error of the socket, which it is not.
+fn tls_refusal(error: &tokio_postgres::Error) -> Option<&rustls::Error> {
+    let socket = error.source()?.downcast_ref::<std::io::Error>()?;
+    socket.get_ref()?.downcast_ref::<rustls::Error>()
 }
 
 pub(super) fn translate_pool(error: &PoolError, place: &str) -> StoreError {

@@ -62,7 +62,9 @@ impl<'d> LogRows<'d> {
                      FROM sessions WHERE tenant = $1 AND pk = $2
                    UNION ALL
                      SELECT s.pk, s.inherited, s.base, s.base_seq, up.base_seq, up.level + 1
-                     FROM up JOIN sessions s ON s.tenant = $1 AND s.pk = up.base WHERE up.level <= $3
+                     FROM up CROSS JOIN LATERAL (
+                       SELECT pk, inherited, base, base_seq FROM sessions WHERE tenant = $1 AND pk = up.base LIMIT 1
+                     ) s WHERE up.level <= $3
                    ) SELECT pk, inherited, fork_point FROM up ORDER BY level";
         let rows = desk.query(sql, &[&desk.tenant.as_str(), &pk, &FORKS_MAX]).await?;
         let level =
@@ -389,15 +391,19 @@ impl<'d> LogRows<'d> {
 
     /// The nodes of own entries, and those that their jump pointers lead to: what the links of the next entry are made of.
     pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
+        // LIMIT keeps each lookup one by the whole key: in a plain join the planner may think a session short and read all.
         let sql = "WITH near AS (
-                     SELECT seq, parent, depth, jump, messages, settings FROM entries
-                     WHERE tenant = $1 AND session = $2 AND seq = ANY ($3) AND depth IS NOT NULL
+                     SELECT e.* FROM unnest($3::int[]) AS asked (seq) CROSS JOIN LATERAL (
+                       SELECT seq, parent, depth, jump, messages, settings FROM entries
+                       WHERE tenant = $1 AND session = $2 AND seq = asked.seq AND depth IS NOT NULL LIMIT 1) e
                    ), far AS (
-                     SELECT e.seq, e.parent, e.depth, e.jump, e.messages, e.settings FROM near
-                     JOIN entries e ON e.tenant = $1 AND e.session = $2 AND e.seq = near.jump
+                     SELECT e.* FROM near CROSS JOIN LATERAL (
+                       SELECT seq, parent, depth, jump, messages, settings FROM entries
+                       WHERE tenant = $1 AND session = $2 AND seq = near.jump LIMIT 1) e
                    ), farther AS (
-                     SELECT e.seq, e.parent, e.depth, e.jump, e.messages, e.settings FROM far
-                     JOIN entries e ON e.tenant = $1 AND e.session = $2 AND e.seq = far.jump
+                     SELECT e.* FROM far CROSS JOIN LATERAL (
+                       SELECT seq, parent, depth, jump, messages, settings FROM entries
+                       WHERE tenant = $1 AND session = $2 AND seq = far.jump LIMIT 1) e
                    )
                    SELECT * FROM near UNION SELECT * FROM far UNION SELECT * FROM farther";
         let seqs: Vec<i32> =

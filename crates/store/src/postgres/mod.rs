@@ -32,6 +32,7 @@ mod search;
 mod session;
 mod sight;
 mod tls;
+mod trust;
 mod writer;
 
 use async_trait::async_trait;
@@ -320,7 +321,7 @@ impl Log for PgStore {
     ) -> Result<Option<Seq>> {
         reading!(self, scope, desk => {
             let (log, summary) = open_log(&desk, scope, session).await?;
-            path::check_in_tree(&log, &summary.id, leaf).await?;
+            path::read_in_tree(&log, &summary.id, leaf).await?;
             log.nth_message(leaf, count).await
         })
     }

@@ -21,7 +21,7 @@ pub(super) async fn read_path(
     until: Until,
 ) -> Result<PathSlice> {
     if let Some(at) = at {
-        check_in_tree(log, &summary.id, at).await?;
+        read_in_tree(log, &summary.id, at).await?;
     }
     let entries = match at.or(summary.head.leaf) {
         Some(from) if until != Until::Entries(0) => collect(log, from, until).await?,
@@ -41,11 +41,11 @@ pub(super) async fn read_path(
     })
 }
 
-/// Refuses an entry that is not there, or that no path leads to.
-pub(super) async fn check_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Seq) -> Result<()> {
+/// Reads an entry, and refuses one that is not there or that no path leads to.
+pub(super) async fn read_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Seq) -> Result<Record> {
     let record = log.record(seq).await?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {
-        Stance::InTree => Ok(()),
+        Stance::InTree => Ok(record),
         Stance::Beside => Err(beside_tree(seq, record.meta.kind)),
     }
 }

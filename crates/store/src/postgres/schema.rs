@@ -1,5 +1,9 @@
-//! The database's layout. Steps are forward only, each in one transaction, under a lock that all processes share; a newer
-//! layout is refused. Beside the tables there is a role that owns nothing, for whom the policies hold.
+//! The database's layout. Steps are forward only, each in one transaction, under a lock that all processes share; one that
+//! fails leaves everything as it was, and a newer layout is refused. Beside the tables there is a role that owns nothing, for
+//! whom the policies hold.
+//!
+//! A step sees the rows of all tenants, also where the policies are forced on the tables' owner: they are lifted for as long
+//! as it runs, in its own transaction.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
@@ -9,16 +13,34 @@ use super::connect::{Acting, ROLE, Server};
 use super::fault::translate;
 
 /// Each step leads from the layout of its number to the next. Never change one that was released.
-const STEPS: &[&str] = &[include_str!("layout-1.sql")];
+const STEPS: &[&str] = &[include_str!("layout-1.sql"), include_str!("layout-2.sql")];
 
 /// "Sapwood", as a number that no other program is likely to lock.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
 
+/// While a step runs, the owner is not bound by the policies; others are.
+const LIFT_FENCE: &str = "DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity LOOP
+      EXECUTE format('ALTER TABLE %I NO FORCE ROW LEVEL SECURITY', name);
+    END LOOP;
+  END $$;";
+/// Every table with a policy but the search index: see the first step.
+const FORCE_FENCE: &str = "DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relrowsecurity
+                                               AND relname <> 'texts' LOOP
+      EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
+    END LOOP;
+  END $$;";
+
 /// Brings the layout up to date, and says whom the pool can act as.
 pub(super) async fn migrate(server: &Server) -> Result<Acting> {
+    migrate_by(server, STEPS).await
+}
+
+async fn migrate_by(server: &Server, steps: &[&str]) -> Result<Acting> {
     let client = server.connect(Acting::Owner, |_| ()).await?;
-    let run = Run { client: &client, place: &server.place };
-    if run.found().await? != Some(STEPS.len()) {
+    let run = Run { client: &client, place: &server.place, steps };
+    if run.found().await? != Some(steps.len()) {
         run.batch(&format!("SELECT pg_advisory_lock({LOCK})")).await?;
         let migrated = run.climb().await;
         run.batch(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
@@ -33,6 +55,7 @@ pub(super) async fn migrate(server: &Server) -> Result<Acting> {
 struct Run<'c> {
     client: &'c Client,
     place: &'c str,
+    steps: &'c [&'c str],
 }
 
 impl Run<'_> {
@@ -50,10 +73,10 @@ impl Run<'_> {
         let row = self.client.query_one("SELECT max(step) FROM sapwood.layout", &[]).await.map_err(fault)?;
         let found = row.get::<_, Option<i32>>(0).and_then(|step| usize::try_from(step).ok());
         match found {
-            Some(found) if found > STEPS.len() => Err(StoreError::TooNew {
+            Some(found) if found > self.steps.len() => Err(StoreError::TooNew {
                 place: self.place.to_owned(),
                 found: u32::try_from(found).unwrap_or(u32::MAX),
-                known: u32::try_from(STEPS.len()).unwrap_or(u32::MAX),
+                known: u32::try_from(self.steps.len()).unwrap_or(u32::MAX),
             }),
             found => Ok(found),
         }
@@ -61,7 +84,7 @@ impl Run<'_> {
 
     async fn climb(&self) -> Result<()> {
         let found = self.found().await?.unwrap_or(0);
-        for (number, step) in STEPS.iter().enumerate().skip(found) {
+        for (number, step) in self.steps.iter().enumerate().skip(found) {
             let prepare = match number {
                 0 => {
                     "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);"
@@ -69,7 +92,8 @@ impl Run<'_> {
                 _ => "",
             };
             let sql = format!(
-                "BEGIN; {prepare} SET LOCAL search_path = sapwood; SET LOCAL row_security = off; {step};
+                "BEGIN; {prepare} SET LOCAL search_path = sapwood; SET LOCAL row_security = off;
+                 {LIFT_FENCE} {step}; {FORCE_FENCE}
                  INSERT INTO sapwood.layout VALUES ({}); {} COMMIT",
                 number + 1,
                 grants(),
@@ -104,4 +128,138 @@ fn grants() -> String {
            END IF;
          END $$;"
     )
+}
+
+#[cfg(all(test, feature = "conformance"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use sapwood_core::entry::UserMessage;
+    use sapwood_core::port::store::{Append, Log, NewSession, Sessions};
+    use sapwood_core::{Draft, Part, Scope, Seq, SessionId, TimestampMs};
+
+    use super::*;
+    use crate::conformance::block_on;
+    use crate::conformance::cluster::{self, Cluster};
+    use crate::postgres::PgStore;
+    use crate::postgres::connect::Home;
+
+    const TENANTS: [&str; 2] = ["acme", "globex"];
+    /// A step that looks at the rows of every tenant, and that cannot be taken twice.
+    const NEXT: &str = "ALTER TABLE sessions ADD COLUMN told integer;
+        UPDATE sessions s SET told = (SELECT count(*) FROM entries e WHERE e.tenant = s.tenant AND e.session = s.pk);
+        CREATE TABLE taken (by integer); INSERT INTO taken VALUES (pg_backend_pid())";
+    /// One that fails when it has changed something.
+    const FAILING: &str =
+        "ALTER TABLE sessions ADD COLUMN half text; UPDATE sessions SET head = 7; SELECT 1 / 0";
+
+    fn steps_and(next: &'static str) -> Vec<&'static str> {
+        STEPS.iter().copied().chain([next]).collect()
+    }
+
+    /// Climbs as a server of its own does that starts.
+    fn climb(url: &str, steps: &[&str]) -> Result<()> {
+        let (server, home) = (Server::parse(url)?, Home::new()?);
+        home.block_on(migrate_by(&server, steps)).map(|_| ())
+    }
+
+    fn scope(tenant: &str) -> Scope {
+        Scope::user(tenant.parse().unwrap(), "ana".parse().unwrap())
+    }
+
+    fn session() -> SessionId {
+        "s".parse().unwrap()
+    }
+
+    /// A database of the present layout, in which each tenant has said two things.
+    fn filled(url: &str) {
+        let store = PgStore::open(url).unwrap();
+        for tenant in TENANTS {
+            let new = NewSession::new(session(), TimestampMs(1));
+            block_on(store.create(&scope(tenant), new)).unwrap();
+            let said = |text| UserMessage { parts: vec![Part::text(text)], origin: None };
+            let drafts = ["one", "two"].map(|text| Draft::new(TimestampMs(1), said(text)));
+            let append = Append::new(session(), TimestampMs(1), drafts.to_vec());
+            block_on(store.append(&scope(tenant), append)).unwrap();
+        }
+    }
+
+    fn assert_all_is_there(url: &str) {
+        let store = PgStore::open(url).unwrap();
+        for tenant in TENANTS {
+            let log = block_on(store.read_after(&scope(tenant), &session(), Seq::ZERO, 10)).unwrap();
+            let texts: Vec<String> = log.iter().map(|record| record.decode().unwrap().text()).collect();
+            assert_eq!(texts, ["one", "two"], "{tenant}");
+        }
+    }
+
+    fn ask(url: &str, sql: &str) -> String {
+        cluster::shared().sql(url.rsplit('/').next().unwrap(), sql).trim().to_owned()
+    }
+
+    /// An owner whom the policies bind, because he may make no role.
+    fn bound_owner(cluster: &Cluster, url: &str) -> String {
+        let database = url.rsplit('/').next().unwrap();
+        cluster.sql("postgres", "CREATE ROLE bound LOGIN NOSUPERUSER NOCREATEROLE");
+        cluster.sql("postgres", &format!("ALTER DATABASE {database} OWNER TO bound"));
+        cluster.url_of("bound", database)
+    }
+
+    #[test]
+    fn a_step_changes_a_database_in_place_and_keeps_what_is_in_it() {
+        let url = cluster::shared().new_database();
+        filled(&url);
+        climb(&url, &steps_and(NEXT)).unwrap();
+        assert_eq!(ask(&url, "SELECT max(step) FROM sapwood.layout"), (STEPS.len() + 1).to_string());
+        assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
+        ask(&url, &format!("DELETE FROM sapwood.layout WHERE step > {}", STEPS.len()));
+        assert_all_is_there(&url);
+    }
+
+    #[test]
+    fn a_step_reaches_every_tenant_also_for_an_owner_whom_the_policies_bind() {
+        let url = bound_owner(cluster::shared(), &cluster::shared().new_database());
+        filled(&url);
+        let forced = "SELECT count(*) FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity";
+        let before = ask(&url, forced);
+        climb(&url, &steps_and(NEXT)).unwrap();
+        assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
+        assert_eq!(ask(&url, forced), before, "afterwards the policies hold again");
+        assert_ne!(before, "0");
+    }
+
+    #[test]
+    fn servers_that_start_at_once_take_a_step_once() {
+        let url = cluster::shared().new_database();
+        filled(&url);
+        std::thread::scope(|scope| {
+            let climb = || climb(&url, &steps_and(NEXT));
+            let climbing: Vec<_> = (0..5).map(|_| scope.spawn(climb)).collect();
+            for climbed in climbing {
+                climbed.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(ask(&url, "SELECT count(*) FROM sapwood.taken"), "1");
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_database_as_it_was_and_the_lock_free() {
+        let url = cluster::shared().new_database();
+        filled(&url);
+        let failed = climb(&url, &steps_and(FAILING)).unwrap_err();
+        assert!(failed.to_string().contains("division by zero"), "{failed}");
+        assert_eq!(ask(&url, "SELECT max(step) FROM sapwood.layout"), STEPS.len().to_string());
+        let half = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'half'";
+        assert_eq!(ask(&url, half), "0");
+        assert_all_is_there(&url);
+        climb(&url, &steps_and(NEXT)).unwrap();
+    }
+
+    #[test]
+    fn a_server_of_the_last_version_refuses_what_a_newer_one_has_changed() {
+        let url = cluster::shared().new_database();
+        filled(&url);
+        climb(&url, &steps_and(NEXT)).unwrap();
+        let refused = PgStore::open(&url).err().unwrap();
+        assert_eq!(refused.code(), "store.too_new");
+    }
 }

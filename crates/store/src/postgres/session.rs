@@ -2,25 +2,28 @@
 
 use sapwood_core::entry::Body;
 use sapwood_core::port::store::{
-    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, NewSession, Page, Result,
+    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, ListOrder, NewSession, Page, Result,
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
-use sapwood_core::tree::Head;
+use sapwood_core::tree::{Head, Lookup, settings_at};
 use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use tokio_postgres::Row;
 
 use super::append::write_first;
 use super::audit::write_line;
 use super::desk::Desk;
-use super::known::{is_on_path, node_at, settings_at};
+use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
-use super::path::check_in_tree;
+use super::path::read_in_tree;
 use crate::admit::admit;
-use crate::rules::{no_entry, page_limit, read_list_cursor};
+use crate::rules::{ListSpan, page_limit, print_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
+/// How often one page of a narrowed list asks for rows. The next page goes on from there.
+const LOOKED_PAGES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
 const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at";
@@ -143,10 +146,6 @@ pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Resu
 pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head> {
     // Held, so that what the fork is going to share is not erased in the same moment.
     let source = find(desk, scope, &fork.source, Right::Write, Hold::Yes).await?;
-    let exists = || StoreError::Exists { session: fork.new.id.clone() };
-    if look_up(desk, &fork.new.id, Hold::No).await?.is_some() {
-        return Err(exists());
-    }
     let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
@@ -155,6 +154,7 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     };
     let drafts = shared_labels(&log, fork, at).await?;
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
+    let exists = || StoreError::Exists { session: fork.new.id.clone() };
     let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
     let head = match drafts.is_empty() {
         true => summary.head,
@@ -181,10 +181,11 @@ async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
 }
 
 async fn fork_point(log: &LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
-    check_in_tree(log, source, at).await?;
-    let record = log.record(at).await?.ok_or_else(|| no_entry(source, at))?;
-    let model = settings_at(log, at).await?.model;
-    Ok(ForkPoint { id: record.meta.id, links: node_at(log, at).await?.links, model })
+    let record = read_in_tree(log, source, at).await?;
+    let mut known = Known::new(log.inherited());
+    let links = known.supply(log, |known| known.node(at)).await?.links;
+    let model = known.supply(log, |known| settings_at(at, known)).await?.model;
+    Ok(ForkPoint { id: record.meta.id, links, model })
 }
 
 pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
@@ -203,10 +204,11 @@ pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) ->
 /// Where logs end, in the order asked.
 pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     let ids: Vec<&str> = sessions.iter().map(SessionId::as_str).collect();
-    let columns = if scope.reach == Reach::Tenant { "NULL::text" } else { "s.summary" };
+    let column = if scope.reach == Reach::Tenant { "NULL::text" } else { "summary" };
     let sql = format!(
-        "SELECT asked.number, s.head, {columns} FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
-         JOIN sessions s ON s.tenant = $1 AND s.id = asked.id AND s.id IS NOT NULL"
+        "SELECT asked.number, s.* FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, number)
+         CROSS JOIN LATERAL (SELECT head, {column} FROM sessions
+                             WHERE tenant = $1 AND id = asked.id AND id IS NOT NULL LIMIT 1) s"
     );
     let mut heads = vec![None; sessions.len()];
     for row in desk.query(&sql, &[&desk.tenant.as_str(), &ids]).await? {
@@ -225,49 +227,57 @@ pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) ->
 
 pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
     let mut page = Page { items: Vec::new(), next: None };
-    let mut last = read_list_cursor(filter.cursor.as_deref())?;
-    let limit = page_limit(filter.limit);
-    loop {
-        let rows = list_rows(desk, filter.id_prefix.as_deref().unwrap_or(""), last).await?;
+    let mut span = ListSpan::of(filter, 0)?;
+    let (wanted, limit) = (Wanted::of(filter), page_limit(filter.limit));
+    for _ in 0..LOOKED_PAGES_MAX {
+        let rows = list_rows(desk, filter, span).await?;
         for row in &rows {
             let summary = read_summary(desk, row.get(2))?;
-            if !matches(filter, &summary) || admit(scope, &summary, Right::Read).is_err() {
-                last = (row.get(0), row.get(1));
-                continue;
-            }
-            if page.items.len() == limit {
-                page.next = Some(format!("{}.{}", last.0, last.1));
+            let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
+            if shows && page.items.len() == limit {
+                page.next = Some(print_list_cursor(span.after));
                 return Ok(page);
             }
-            last = (row.get(0), row.get(1));
-            page.items.push(summary);
+            span.after = (row.get(0), row.get(1));
+            page.items.extend(shows.then_some(summary));
         }
         if rows.len() < LIST_ROWS as usize {
             return Ok(page);
         }
     }
+    page.next = Some(print_list_cursor(span.after));
+    Ok(page)
 }
 
 /// The next rows of a list. The index gives them by the minute, and within one they are sorted.
-async fn list_rows(desk: &Desk, prefix: &str, last: (i64, i64)) -> Result<Vec<Row>> {
-    let (tenant, slot) = (desk.tenant.as_str(), last.0.div_euclid(SLOT_MS));
+async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
+    let (behind, ahead, way) = match filter.order {
+        ListOrder::NewestFirst => ("<", ">", "DESC"),
+        ListOrder::OldestFirst => (">", "<", "ASC"),
+    };
+    let tenant = desk.tenant.as_str();
+    let (after, end) = (span.after, span.end);
+    let prefix = filter.id_prefix.as_deref().unwrap_or("");
     if prefix.is_empty() {
-        let sql = "SELECT listed_at, pk, summary FROM sessions
-                   WHERE tenant = $1 AND id IS NOT NULL AND listed_slot <= $2 AND (listed_at, pk) < ($3, $4)
-                   ORDER BY listed_slot DESC, listed_at DESC, pk DESC LIMIT $5";
-        return desk.query(sql, &[&tenant, &slot, &last.0, &last.1, &LIST_ROWS]).await;
+        let slots = (after.0.div_euclid(SLOT_MS), end.0.div_euclid(SLOT_MS));
+        let sql = format!(
+            "SELECT listed_at, pk, summary FROM sessions
+             WHERE tenant = $1 AND id IS NOT NULL AND listed_slot {behind}= $2 AND listed_slot {ahead}= $3
+               AND (listed_at, pk) {behind} ($4, $5) AND (listed_at, pk) {ahead} ($6, $7)
+             ORDER BY listed_slot {way}, listed_at {way}, pk {way} LIMIT $8"
+        );
+        return desk
+            .query(&sql, &[&tenant, &slots.0, &slots.1, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS])
+            .await;
     }
     // The database takes no text with a nought in it, and no id has one.
     let prefix = if prefix.contains('\0') { "~" } else { prefix };
     // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
-    let sql = "SELECT listed_at, pk, summary FROM sessions
-               WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127) AND (listed_at, pk) < ($3, $4)
-               ORDER BY listed_at DESC, pk DESC LIMIT $5";
-    desk.query(sql, &[&tenant, &prefix, &last.0, &last.1, &LIST_ROWS]).await
-}
-
-fn matches(filter: &ListFilter, summary: &Summary) -> bool {
-    let cwd_fits = filter.cwd.is_none() || filter.cwd == summary.cwd;
-    let state_fits = filter.state.is_none_or(|state| state == summary.state);
-    cwd_fits && state_fits
+    let sql = format!(
+        "SELECT listed_at, pk, summary FROM sessions
+         WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127)
+           AND (listed_at, pk) {behind} ($3, $4) AND (listed_at, pk) {ahead} ($5, $6)
+         ORDER BY listed_at {way}, pk {way} LIMIT $7"
+    );
+    desk.query(&sql, &[&tenant, &prefix, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS]).await
 }

@@ -1,28 +1,140 @@
-//! TLS to the database, with the machine's own certificates (SSL_CERT_FILE names others). Used when the URL's `sslmode`
-//! is `require`, and with `prefer` (the default) when the server offers it.
+//! TLS to the database: what `sslmode` and `sslrootcert` in a URL mean, and the streams that come of it. The words mean what
+//! they mean to PostgreSQL's own programs: `prefer` (the default) and `require` encrypt and ask for no proof, `verify-ca`
+//! wants a certificate of the CA in `sslrootcert`, and `verify-full` wants it for the name in the URL, too.
 
+use std::fmt::Write as _;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::ServerName;
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::Verifier;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream as Rustls;
 
+use super::trust::{AnyCertificate, AnyName};
+
+/// What a server has to prove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    Nothing,
+    Issuer,
+    IssuerAndName,
+}
+
+/// What a URL says about encryption, beyond what the client library understands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Terms {
+    proof: Proof,
+    /// The CAs that count; none for the machine's own (SSL_CERT_FILE names others).
+    roots: Option<PathBuf>,
+}
+
+impl Terms {
+    /// Takes them out of a URL, and leaves in it what the client library understands.
+    pub fn take_from(url: &str) -> Result<(String, Self), String> {
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let (mut mode, mut roots) = ("prefer", None);
+        let mut rest: Vec<&str> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sslmode", value)) => mode = value,
+                Some(("sslrootcert", value)) => roots = Some(value).filter(|value| *value != "system"),
+                _ => rest.push(pair),
+            }
+        }
+        let (kept, proof) = match (mode, roots) {
+            ("disable" | "prefer", None) => (mode, Proof::Nothing),
+            ("disable" | "prefer", Some(_)) => {
+                return Err(format!("sslrootcert with sslmode={mode} would prove nothing: say verify-full"));
+            }
+            ("require", None) => ("require", Proof::Nothing),
+            ("require" | "verify-ca", Some(_)) => ("require", Proof::Issuer),
+            ("verify-ca", None) => {
+                let why = "sslmode=verify-ca without sslrootcert=FILE would take anybody's certificate";
+                return Err(format!("{why}: name your CA, or say verify-full"));
+            }
+            ("verify-full", _) => ("require", Proof::IssuerAndName),
+            (other, _) => {
+                return Err(format!(
+                    "sslmode={other} is not known: disable, prefer, require, verify-ca, verify-full"
+                ));
+            }
+        };
+        let mut left = format!("{address}?sslmode={kept}");
+        for pair in rest {
+            let _ = write!(left, "&{pair}");
+        }
+        let roots = roots.map(|path| PathBuf::from(percent_decoded(path)));
+        Ok((left, Self { proof, roots }))
+    }
+
+    fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
+        let provider = Arc::new(default_provider());
+        let told = |error: &dyn std::fmt::Display| format!("TLS cannot be set up: {error}");
+        let checked: Arc<dyn ServerCertVerifier> = match (&self.roots, self.proof) {
+            (_, Proof::Nothing) => return Ok(Arc::new(AnyCertificate(provider))),
+            (Some(path), _) => {
+                let roots = Arc::new(read_roots(path)?);
+                WebPkiServerVerifier::builder_with_provider(roots, provider)
+                    .build()
+                    .map_err(|error| told(&error))?
+            }
+            (None, _) => Arc::new(Verifier::new(provider).map_err(|error| told(&error))?),
+        };
+        Ok(if self.proof == Proof::Issuer { Arc::new(AnyName(checked)) } else { checked })
+    }
+}
+
+fn read_roots(path: &PathBuf) -> Result<RootCertStore, String> {
+    let unread = |why: String| format!("sslrootcert={} cannot be used: {why}", path.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unread(error.to_string()))? {
+        let certificate = certificate.map_err(|error| unread(error.to_string()))?;
+        roots.add(certificate).map_err(|error| unread(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(unread("it holds no certificate".to_owned())) } else { Ok(roots) }
+}
+
+/// `%2F` and its kin. What is no such sequence stays as it is.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[derive(Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    pub fn new() -> Result<Self, rustls::Error> {
+    pub fn new(terms: &Terms) -> Result<Self, String> {
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_platform_verifier()?
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS cannot be set up: {error}"))?
+            .dangerous()
+            .with_custom_certificate_verifier(terms.verifier()?)
             .with_no_client_auth();
         Ok(Self(Arc::new(config)))
     }
@@ -81,5 +193,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(url: &str) -> (String, Proof, Option<PathBuf>) {
+        let (left, terms) = Terms::take_from(url).unwrap();
+        (left, terms.proof, terms.roots)
+    }
+
+    #[test]
+    fn each_sslmode_asks_for_its_proof_and_the_rest_of_the_url_stays() {
+        let ca = Some(PathBuf::from("/etc/my ca.pem"));
+        assert_eq!(terms("postgres://a/b"), ("postgres://a/b?sslmode=prefer".into(), Proof::Nothing, None));
+        let left = "postgres://a,c/b?sslmode=require&target_session_attrs=read-write".to_owned();
+        let full = "postgres://a,c/b?sslmode=verify-full&target_session_attrs=read-write";
+        assert_eq!(terms(full), (left, Proof::IssuerAndName, None));
+        let required = "postgres://a/b?sslmode=require".to_owned();
+        assert_eq!(terms("postgres://a/b?sslmode=require"), (required.clone(), Proof::Nothing, None));
+        for mode in ["require", "verify-ca"] {
+            let url = format!("postgres://a/b?sslmode={mode}&sslrootcert=/etc/my%20ca.pem");
+            assert_eq!(terms(&url), (required.clone(), Proof::Issuer, ca.clone()), "{mode}");
+        }
+        let url = "postgres://a/b?sslrootcert=system&sslmode=verify-full";
+        assert_eq!(terms(url), (required, Proof::IssuerAndName, None));
+    }
+
+    #[test]
+    fn what_would_prove_less_than_it_seems_to_is_refused() {
+        for query in
+            ["sslmode=verify-ca", "sslrootcert=/ca.pem", "sslmode=disable&sslrootcert=/ca.pem", "sslmode=on"]
+        {
+            assert!(Terms::take_from(&format!("postgres://a/b?{query}")).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_percent_that_is_none_stays() {
+        assert_eq!(percent_decoded("100%/a%2Fb%zz%4"), "100%/a/b%zz%4");
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::Pool;
 use sapwood_core::port::store::Result;
@@ -23,10 +24,15 @@ use super::fault::{Patience, translate, translate_pool};
 use super::job::{APPEND, Columns, Job};
 
 /// Batches under way at a time.
-const BATCHES_MAX: usize = 2;
+const BATCHES_MAX: usize = 4;
 /// Appends in one batch, and their bytes.
 const BATCH_JOBS_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Those who are about to come are waited for by one part in so many of what the last batch took, but no longer than this, and
+/// not at all if that is less than a timer can tell.
+const PAUSE_SHARE: u32 = 4;
+const PAUSE_MAX: Duration = Duration::from_millis(2);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// What became of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +62,9 @@ struct Queue {
 struct State {
     tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
     running: usize,
+    /// How many appends the last batch had, and how long it took.
+    last_jobs: usize,
+    last_took: Duration,
 }
 
 struct Waiting {
@@ -123,9 +132,25 @@ impl Queue {
     }
 
     async fn run(self: Arc<Self>) {
-        while let Some((tenant, batch)) = self.take() {
+        loop {
+            if let Some(pause) = self.pause() {
+                tokio::time::sleep(pause).await;
+            }
+            let Some((tenant, batch)) = self.take() else { return };
+            let (jobs, began) = (batch.len(), Instant::now());
             self.write_batch(&tenant, batch).await;
+            let mut state = self.lock();
+            (state.last_jobs, state.last_took) = (jobs, began.elapsed());
         }
+    }
+
+    /// Whoever was just answered mostly comes again at once, one after another, and the first would be written alone while
+    /// the others wait for a whole sync. Where syncs are slow and several met, a small part of one is waited for them.
+    fn pause(&self) -> Option<Duration> {
+        let state = self.lock();
+        let waiting: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();
+        let pause = (state.last_took / PAUSE_SHARE).min(PAUSE_MAX);
+        (0 < waiting && waiting < state.last_jobs && pause >= PAUSE_MIN).then_some(pause)
     }
 
     async fn write_batch(&self, tenant: &TenantId, batch: Vec<Waiting>) {

@@ -21,7 +21,7 @@ use super::session::{Order, SessionRow, find};
 /// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
 const SESSIONS_MAX: usize = 4_096;
 /// How far the time a session is listed by may stay behind its last update.
-const LISTED_BEHIND_MS_MAX: i64 = 1_000;
+pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
 /// Nodes remembered per session: the leaf, and what its jump pointers lead to.
 const NODES_MAX: usize = 8;
 

@@ -3,9 +3,10 @@
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
-    AuditAction, AuditNote, Created, Finding, Fork, ListFilter, NewSession, Page, Repair, Result,
+    AuditAction, AuditNote, Created, Finding, Fork, ListFilter, ListOrder, NewSession, Page, Repair, Result,
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
+use sapwood_core::project::wanted::Wanted;
 use sapwood_core::tree::{Head, Lookup, is_on_path, settings_at};
 use sapwood_core::{Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
@@ -13,14 +14,16 @@ use super::append::{Batch, write_batch};
 use super::audit::write_line;
 use super::desk::Desk;
 use super::fault::Fault;
-use super::hot::Nodes;
+use super::hot::{LISTED_BEHIND_MS_MAX, Nodes};
 use super::log::LogRows;
 use super::path::check_in_tree;
 use crate::admit::admit;
-use crate::rules::{no_entry, page_limit, read_list_cursor};
+use crate::rules::{ListSpan, no_entry, page_limit, print_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
+/// Sessions that one page of a narrowed list looks through: a tenth of a second's work. The next page goes on from there.
+const LOOKED_ROWS_MAX: usize = 20_000;
 
 /// A session that the caller may deal with.
 pub(super) struct SessionRow {
@@ -184,45 +187,62 @@ pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Resul
 }
 
 pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+    list_looking(desk, scope, filter, LOOKED_ROWS_MAX)
+}
+
+/// A page for which so many sessions are looked at, and no more.
+fn list_looking(desk: &Desk, scope: &Scope, filter: &ListFilter, looked_max: usize) -> Result<Page<Summary>> {
+    let span = ListSpan::of(filter, LISTED_BEHIND_MS_MAX)?;
     let mut page = Page { items: Vec::new(), next: None };
-    let (time, pk) = read_list_cursor(filter.cursor.as_deref())?;
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
-    let limit = page_limit(filter.limit);
+    let (wanted, limit) = (Wanted::of(filter), page_limit(filter.limit));
     let prefix = filter.id_prefix.as_deref().unwrap_or("");
-    // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
-    let sql = if prefix.is_empty() {
-        "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
-         AND (listed_at, pk) < (?2, ?3) ORDER BY listed_at DESC, pk DESC"
-    } else {
-        "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?4 AND id < ?4 || char(127)
-         AND (listed_at, pk) < (?2, ?3) ORDER BY listed_at DESC, pk DESC"
-    };
-    let mut select = desk.prepare(sql)?;
+    let mut select = desk.prepare(list_sql(filter.order, prefix))?;
+    let (after, end) = (span.after, span.end);
     let mut rows = if prefix.is_empty() {
-        select.query(params![tenant, time, pk]).at(&desk.path)?
+        select.query(params![tenant, after.0, after.1, end.0, end.1]).at(&desk.path)?
     } else {
-        select.query(params![tenant, time, pk, prefix]).at(&desk.path)?
+        select.query(params![tenant, after.0, after.1, end.0, end.1, prefix]).at(&desk.path)?
     };
-    let mut last = (0, 0);
-    while let Some(row) = rows.next().at(&desk.path)? {
-        let summary = read_summary(desk, &row.get::<_, String>(2).at(&desk.path)?)?;
-        if !matches(filter, &summary) || admit(scope, &summary, Right::Read).is_err() {
-            continue;
-        }
-        if page.items.len() == limit {
-            page.next = Some(format!("{}.{}", last.0, last.1));
+    let mut last = after;
+    for looked in 0.. {
+        let Some(row) = rows.next().at(&desk.path)? else { break };
+        if looked == looked_max {
+            page.next = Some(print_list_cursor(last));
             break;
         }
-        last = (row.get::<_, i64>(0).at(&desk.path)?, row.get::<_, i64>(1).at(&desk.path)?);
-        page.items.push(summary);
+        let summary = read_summary(desk, row.get_ref(2).at(&desk.path)?.as_str().unwrap_or_default())?;
+        let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
+        if shows && page.items.len() == limit {
+            page.next = Some(print_list_cursor(last));
+            break;
+        }
+        last = (row.get(0).at(&desk.path)?, row.get(1).at(&desk.path)?);
+        page.items.extend(shows.then_some(summary));
     }
     Ok(page)
 }
 
-fn matches(filter: &ListFilter, summary: &Summary) -> bool {
-    let cwd_fits = filter.cwd.is_none() || filter.cwd == summary.cwd;
-    let state_fits = filter.state.is_none_or(|state| state == summary.state);
-    cwd_fits && state_fits
+/// Ids are ASCII, so everything that begins with a prefix sorts before the prefix followed by DEL.
+fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
+    match (order, prefix.is_empty()) {
+        (ListOrder::NewestFirst, true) => {
+            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+             AND (listed_at, pk) < (?2, ?3) AND (listed_at, pk) > (?4, ?5) ORDER BY listed_at DESC, pk DESC"
+        }
+        (ListOrder::OldestFirst, true) => {
+            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+             AND (listed_at, pk) > (?2, ?3) AND (listed_at, pk) < (?4, ?5) ORDER BY listed_at, pk"
+        }
+        (ListOrder::NewestFirst, false) => {
+            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
+             AND (listed_at, pk) < (?2, ?3) AND (listed_at, pk) > (?4, ?5) ORDER BY listed_at DESC, pk DESC"
+        }
+        (ListOrder::OldestFirst, false) => {
+            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
+             AND (listed_at, pk) > (?2, ?3) AND (listed_at, pk) < (?4, ?5) ORDER BY listed_at, pk"
+        }
+    }
 }
 
 /// Compares each session's summary with the fold of its log, and mends it if told to.
@@ -286,4 +306,56 @@ fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
     summary.model =
         leaf.map(|leaf| settings_at(leaf, &mut log)).transpose()?.and_then(|settings| settings.model);
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_core::Principal;
+
+    use super::super::desk::Mode;
+    use super::super::schema::migrate;
+    use super::*;
+
+    const SESSIONS: usize = 50;
+    const LOOKED_MAX: usize = 7;
+
+    /// One of five has the agent that is looked for.
+    fn filled(dir: &tempfile::TempDir, scope: &Scope) -> Desk {
+        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&desk.conn, &desk.path).unwrap();
+        for number in 0..SESSIONS {
+            let id = format!("s{number:02}").parse().unwrap();
+            let agent = (number % 5 == 1).then(|| "rare".to_owned());
+            let new = NewSession { agent, ..NewSession::new(id, TimestampMs(number as i64)) };
+            create(&desk, scope, &new).unwrap();
+        }
+        desk
+    }
+
+    #[test]
+    fn a_page_that_has_looked_long_enough_says_where_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = Scope::operator("acme".parse().unwrap(), Principal::System);
+        let desk = filled(&dir, &scope);
+        for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+            let mut filter =
+                ListFilter { agent: Some("rare".to_owned()), limit: 4, order, ..ListFilter::default() };
+            let (mut seen, mut pages) = (Vec::new(), 0);
+            loop {
+                let page = list_looking(&desk, &scope, &filter, LOOKED_MAX).unwrap();
+                assert!(page.items.len() <= LOOKED_MAX.div_ceil(5));
+                seen.extend(page.items.into_iter().map(|summary| summary.created_at.0));
+                pages += 1;
+                filter.cursor = page.next;
+                if filter.cursor.is_none() {
+                    break;
+                }
+            }
+            if order == ListOrder::NewestFirst {
+                seen.reverse();
+            }
+            assert_eq!(seen, (0..SESSIONS as i64).filter(|at| at % 5 == 1).collect::<Vec<_>>());
+            assert_eq!(pages, SESSIONS.div_ceil(LOOKED_MAX), "no session is looked at twice");
+        }
+    }
 }

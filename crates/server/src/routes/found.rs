@@ -1,0 +1,121 @@
+//! Sessions that are found by words: those that are called so, and those in which they were said.
+//!
+//! A page first takes what a list gives for the title and fills up with the sessions of hits. Its cursor says how far both
+//! have come, so that whoever goes on to the end sees everything, however many sessions there are.
+
+use sapwood::core::port::store::{ListFilter, SearchQuery};
+use sapwood::core::project::summary::Summary;
+use sapwood::core::project::wanted::{Title, Wanted};
+
+use super::sessions::Page;
+use crate::door::Caller;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+/// Pages of hits that one request looks through for sessions that are not on its page yet.
+const HIT_PAGES_MAX: usize = 8;
+/// Stands between the two halves of a cursor; no id has it.
+const BETWEEN: char = '|';
+const FROM_THE_START: &str = "^";
+
+/// How far a list, or a search, has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Start,
+    At(String),
+    End,
+}
+
+impl Place {
+    fn parse(text: &str) -> Self {
+        match text {
+            "" => Self::End,
+            FROM_THE_START => Self::Start,
+            at => Self::At(at.to_owned()),
+        }
+    }
+
+    fn print(&self) -> &str {
+        match self {
+            Self::Start => FROM_THE_START,
+            Self::At(at) => at,
+            Self::End => "",
+        }
+    }
+
+    /// What goes into a request; none at the start.
+    fn cursor(&self) -> Option<String> {
+        if let Self::At(at) = self { Some(at.clone()) } else { None }
+    }
+
+    fn behind(next: Option<String>) -> Self {
+        next.map_or(Self::End, Self::At)
+    }
+}
+
+/// Finds sessions for these words among what the filter leaves.
+pub async fn find_sessions(
+    state: &State,
+    caller: &Caller,
+    words: String,
+    filter: ListFilter,
+) -> Result<Page<Summary>> {
+    let (mut titled, mut hits) = match filter.cursor.as_deref() {
+        None => (Place::Start, Place::Start),
+        Some(cursor) => {
+            let halves = cursor.split_once(BETWEEN);
+            let (titled, hits) =
+                halves.ok_or_else(|| Problem::invalid("cursor: it is not one of a search"))?;
+            (Place::parse(titled), Place::parse(hits))
+        }
+    };
+    let mut items = Vec::new();
+    if titled != Place::End {
+        let both = [filter.title.as_deref(), Some(words.as_str())];
+        let title = Some(both.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        let named = ListFilter { title, cursor: titled.cursor(), ..filter.clone() };
+        let page = state.engine.list(&caller.scope, &named).await?;
+        titled = Place::behind(page.next);
+        items = page.items;
+    }
+    let search = Search { state, caller, words: &words, filter: &filter };
+    hits = search.fill(&mut items, hits).await?;
+    let is_over = titled == Place::End && hits == Place::End;
+    let next = (!is_over).then(|| format!("{}{BETWEEN}{}", titled.print(), hits.print()));
+    Ok(Page { items, next })
+}
+
+struct Search<'a> {
+    state: &'a State,
+    caller: &'a Caller,
+    words: &'a str,
+    filter: &'a ListFilter,
+}
+
+impl Search<'_> {
+    /// Fills a page with the sessions of hits, each once, without those that are called so: they come with their titles.
+    async fn fill(&self, items: &mut Vec<Summary>, mut from: Place) -> Result<Place> {
+        let (engine, scope) = (&self.state.engine, &self.caller.scope);
+        let (wanted, title) = (Wanted::of(self.filter), Title::of(self.words));
+        for _ in 0..HIT_PAGES_MAX {
+            let room = self.filter.limit.saturating_sub(items.len());
+            if room == 0 || from == Place::End {
+                break;
+            }
+            let text = self.words.to_owned();
+            let query = SearchQuery { text, session: None, limit: room, cursor: from.cursor() };
+            let page = engine.search(scope, &query).await?;
+            for hit in page.items {
+                if items.iter().any(|summary| summary.id == hit.session) {
+                    continue;
+                }
+                let summary = engine.summary(scope, &hit.session).await?;
+                if wanted.includes(&summary) && !title.names(&summary) {
+                    items.push(summary);
+                }
+            }
+            from = Place::behind(page.next);
+        }
+        Ok(from)
+    }
+}

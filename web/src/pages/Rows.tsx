@@ -1,0 +1,145 @@
+// The rows of a long list that are in view. A list hangs from its top, with the newest there, or stands on its bottom, with
+// the oldest there; what is read later grows away from that end, so nothing that is looked at moves.
+import { useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
+import type { Hit, Session } from "../api/client";
+import type { End } from "../api/queries";
+import type { LongList } from "../log/longList";
+import { Button, ErrorNote } from "../ui/base";
+import { useKeys } from "../ui/keys";
+import { go } from "../ui/route";
+import { SessionRow } from "./SessionRow";
+
+const OVERSCAN = 8;
+/** What says that more is being read. */
+const MORE_PX = 44;
+
+/** Where somebody is in a list: how far from its end, and at which row. */
+export interface Place {
+  end: End;
+  offset: number;
+  at: number;
+}
+
+interface Props {
+  list: LongList<Session>;
+  hits?: Map<string, Hit[]>;
+  words: string;
+  rowPx: number;
+  /** Where somebody was when they left. */
+  place?: Place;
+  /** Shows the list from its other end, where there is one. */
+  onEnd?: (end: End) => void;
+}
+
+export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
+  useSyncExternalStore(list.subscribe, list.snapshot);
+  const [begun] = useState<Place>({ end: "newest", offset: 0, at: -1 });
+  const place = left ?? begun;
+  const box = useRef<HTMLElement>(null);
+  const [view, setView] = useState({ offset: place.offset, height: 0 });
+  const isReversed = place.end === "oldest";
+  const total = list.rows * rowPx + (list.isMore ? MORE_PX : 0);
+  const first = Math.max(0, Math.min(list.rows - 1, Math.floor(view.offset / rowPx)) - OVERSCAN);
+  const last = Math.min(list.rows - 1, Math.ceil((view.offset + view.height) / rowPx) + OVERSCAN);
+
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    element.scrollTop = isReversed ? -place.offset : place.offset;
+    const measure = () => setView({ offset: Math.abs(element.scrollTop), height: element.clientHeight });
+    measure();
+    const watcher = new ResizeObserver(measure);
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, [isReversed, place]);
+  useEffect(() => {
+    place.offset = view.offset;
+    list.look(first, last);
+  });
+
+  const moveTo = (index: number) => {
+    const next = Math.max(0, Math.min(list.rows - 1, index));
+    const element = box.current;
+    place.at = next;
+    if (!element) return;
+    const offset = Math.abs(element.scrollTop);
+    const wanted = Math.max(Math.min(offset, next * rowPx), (next + 1) * rowPx - element.clientHeight);
+    if (wanted !== offset) element.scrollTop = isReversed ? -wanted : wanted;
+    setView({ offset: wanted, height: element.clientHeight });
+    requestAnimationFrame(() =>
+      element.querySelector<HTMLElement>(`[data-index="${next}"] a`)?.focus({ preventScroll: true }),
+    );
+  };
+  const step = (by: number) => {
+    const seen = Math.ceil(Math.abs(box.current?.scrollTop ?? 0) / rowPx);
+    moveTo(place.at < 0 ? seen : place.at + (isReversed ? -by : by));
+  };
+  const toEnd = (end: End) => {
+    if (end === place.end) moveTo(0);
+    else if (!list.isMore || !onEnd) moveTo(list.rows - 1);
+    else onEnd(end);
+  };
+  useKeys({
+    j: () => step(1),
+    k: () => step(-1),
+    ArrowDown: () => step(1),
+    ArrowUp: () => step(-1),
+    Home: () => toEnd("newest"),
+    End: () => toEnd("oldest"),
+    G: () => toEnd("oldest"),
+    "g g": () => toEnd("newest"),
+    o: () => {
+      const session = list.row(place.at);
+      if (session) go(["s", session.id]);
+    },
+  });
+  const indices = Array.from({ length: Math.max(0, last - first + 1) }, (_, n) => first + n);
+  if (isReversed) indices.reverse();
+  return (
+    <>
+      <section
+        className={isReversed ? "rows from-end" : "rows"}
+        ref={box}
+        tabIndex={0}
+        aria-label={`${list.rows.toLocaleString("en")}${list.isMore ? " or more" : ""} sessions`}
+        onScroll={(event) => {
+          const { scrollTop, clientHeight } = event.currentTarget;
+          setView({ offset: Math.abs(scrollTop), height: clientHeight });
+        }}
+      >
+        <ul style={{ height: total }}>
+          {indices.map((index) => {
+            const session = list.row(index);
+            const own = (session && hits?.get(session.id)) ?? [];
+            const at = { [isReversed ? "bottom" : "top"]: index * rowPx, height: rowPx };
+            return (
+              <li key={session?.id ?? index} data-index={index} style={at}>
+                {session ? (
+                  <SessionRow session={session} hit={own[0] ?? null} hits={own.length} words={words} />
+                ) : (
+                  <span className="row waiting" aria-hidden="true" />
+                )}
+              </li>
+            );
+          })}
+          {list.isMore && (
+            <li
+              className="row-more"
+              style={{ [isReversed ? "bottom" : "top"]: list.rows * rowPx, height: MORE_PX }}
+            >
+              {list.error ? "" : "Reading on…"}
+            </li>
+          )}
+        </ul>
+      </section>
+      {list.error != null && <ErrorNote error={list.error} onRetry={() => list.retry()} />}
+      {onEnd && (list.isMore || isReversed) && (
+        <div className="rows-end">
+          <Button tone="ghost" onClick={() => toEnd(isReversed ? "newest" : "oldest")}>
+            {isReversed ? "To the newest" : "To the oldest"}
+          </Button>
+        </div>
+      )}
+    </>
+  );
+}

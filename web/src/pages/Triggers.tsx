@@ -1,0 +1,104 @@
+// What sets sessions off by itself: how it stands, what it did last, and a way to fire it by hand.
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, type Schemas, send } from "../api/client";
+import { client, useMe } from "../api/queries";
+import { Badge, Button, Name, Time } from "../ui/base";
+import { Doing, text } from "../ui/Doing";
+import { whole } from "../ui/format";
+import { to } from "../ui/route";
+import { tell } from "../ui/toast";
+
+type Trigger = Schemas["Trigger"];
+interface Firing {
+  at?: number;
+  outcome?: string;
+  session?: string;
+}
+
+const LOOK_MS = 5_000;
+
+export function Triggers() {
+  const me = useMe();
+  const [fired, setFired] = useState<string | null>(null);
+  const triggers = useQuery({
+    queryKey: ["triggers"],
+    queryFn: () => get("/v1/triggers"),
+    refetchInterval: LOOK_MS,
+    retry: false,
+  });
+  if (!triggers.data || triggers.data.items.length === 0) return null;
+  return (
+    <section>
+      <h2>Triggers</h2>
+      <ul className="agent-list">
+        {triggers.data.items.map((trigger) => (
+          <li key={trigger.name} className="trigger">
+            <div>
+              <strong>
+                <Name>{trigger.name}</Name>
+              </strong>{" "}
+              <Badge>{trigger.kind}</Badge>
+              <Standing trigger={trigger} />
+            </div>
+            {me.data?.may_write && <Button onClick={() => setFired(trigger.name)}>Fire…</Button>}
+          </li>
+        ))}
+      </ul>
+      {fired && <Fire name={fired} onClose={() => setFired(null)} />}
+    </section>
+  );
+}
+
+function Standing({ trigger }: { trigger: Trigger }) {
+  const last = trigger.last as Firing | null | undefined;
+  return (
+    <p className="quiet">
+      {trigger.running} running, {trigger.waiting} waiting
+      {trigger.next_at ? `, next at ${whole(trigger.next_at)}` : ""}
+      {last?.outcome && (
+        <>
+          , last {last.outcome} {last.at !== undefined && <Time at={last.at} />}
+          {last.session && (
+            <>
+              {" "}
+              in <a href={to(["s", last.session])}>its session</a>
+            </>
+          )}
+        </>
+      )}
+      {(last || trigger.running + trigger.waiting > 0) && (
+        <>
+          {" "}
+          · <a href={to(["s", `trigger.${trigger.name}`])}>what it did</a>
+        </>
+      )}
+    </p>
+  );
+}
+
+function Fire({ name, onClose }: { name: string; onClose: () => void }) {
+  const act = async (form: FormData) => {
+    const payload = text(form, "payload");
+    await send("post", "/v1/triggers/{name}", { name }, payload === "" ? null : parse(payload));
+    tell(`${name} was fired`);
+    void client.invalidateQueries({ queryKey: ["triggers"] });
+  };
+  return (
+    <Doing title={`Fire ${name}`} verb="Fire" act={act} onClose={onClose}>
+      <p className="quiet">As if what it waits for had happened. What is sent along reaches the model.</p>
+      <label>
+        Payload
+        <textarea name="payload" rows={5} placeholder='{"branch": "main"}' spellCheck={false} />
+      </label>
+    </Doing>
+  );
+}
+
+function parse(payload: string): unknown {
+  try {
+    return JSON.parse(payload);
+  } catch {
+    throw new Error("the payload is not JSON");
+  }
+}

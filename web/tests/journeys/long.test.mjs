@@ -1,0 +1,118 @@
+// A long list: from its top to its bottom by scrolling, to either end at once, by keys, narrowed, and with little in memory.
+// `SESSIONS=100000 npm test -- journeys` takes as many as one has patience for.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { House, open } from "../house.mjs";
+
+const SESSIONS = Number(process.env.SESSIONS ?? 4_000);
+const SCROLL_MS_MAX = 60_000 + SESSIONS * 2;
+const SCROLL_PX = 5_000;
+/** Rows that may exist at a time: those in view, and a few around them. */
+const ROWS_MAX = 60;
+/** What rows may take of the page's memory, however many there are. */
+const HEAP_BYTES_MAX = 60e6;
+let house;
+let page;
+
+const called = (n) => `Number ${n} of the long list`;
+const row = (n) => page.locator(".row", { hasText: called(n) });
+const label = () => page.locator(".rows").getAttribute("aria-label");
+const focused = () => page.evaluate(() => document.activeElement?.textContent ?? "");
+const heapBytes = () => page.evaluate(() => performance.memory.usedJSHeapSize);
+
+before(async () => {
+  house = await House.open(() => "[server]\nrate_per_second = 0\n");
+  await house.fill(SESSIONS, (n) => ({
+    id: `many-${n}`,
+    title: called(n),
+    ...(n % 1_000 === 7 ? { agent: "helper" } : {}),
+  }));
+  page = await house.page();
+});
+after(() => house?.close());
+
+test("either end is there at once, and nothing in view moves while the rest is read", async () => {
+  await open(page, house, "");
+  await page.locator(".row").first().waitFor();
+  await page.keyboard.press("End");
+  await row(0).waitFor();
+  await page.keyboard.press("End");
+  assert.ok((await focused()).startsWith(called(0)), await focused());
+  await page.keyboard.press("k");
+  const above = await focused();
+  assert.ok(!above.startsWith(called(0)) && above.includes("of the long list"), above);
+  const place = await row(0).boundingBox();
+  await page.waitForTimeout(500);
+  assert.deepEqual(await row(0).boundingBox(), place);
+  await page.keyboard.press("Home");
+  await page.waitForFunction(() => !document.querySelector(".rows.from-end"));
+  await page.locator(".row").first().waitFor();
+  assert.equal(await row(0).count(), 0);
+  await page.getByRole("button", { name: "To the oldest" }).click();
+  await row(0).waitFor();
+  await page.getByRole("button", { name: "To the newest" }).click();
+  await page.waitForFunction(() => !document.querySelector(".rows.from-end"));
+});
+
+test("whoever scrolls gets to the bottom, and only what is in view exists", async () => {
+  await page.locator(".row").first().waitFor();
+  const before = await heapBytes();
+  const box = page.locator(".rows");
+  let most = 0;
+  let isFound = false;
+  for (const began = Date.now(); !isFound && Date.now() - began < SCROLL_MS_MAX; ) {
+    await box.evaluate((element, by) => element.scrollBy(0, by), SCROLL_PX);
+    most = Math.max(most, await page.locator(".row").count());
+    await page.waitForTimeout(20);
+    isFound = (await row(0).count()) > 0;
+  }
+  assert.ok(isFound, `${await label()}, and the oldest is not among them`);
+  assert.equal(await label(), `${SESSIONS.toLocaleString("en")} sessions`);
+  assert.ok(most <= ROWS_MAX, `${most} rows exist at a time`);
+  const grown = (await heapBytes()) - before;
+  assert.ok(grown < HEAP_BYTES_MAX, `${grown} bytes more are in use`);
+});
+
+test("what was let go comes again, and whoever comes back is where they were", async () => {
+  const box = page.locator(".rows");
+  await box.evaluate((element) => element.scrollTo(0, element.scrollHeight / 2));
+  await page.locator("a.row").first().waitFor();
+  await page.keyboard.press("j");
+  await page.waitForFunction(() => document.activeElement?.classList.contains("row"));
+  const there = await focused();
+  const offset = await box.evaluate((element) => element.scrollTop);
+  await page.keyboard.press("Enter");
+  await page.locator(".session-head").waitFor();
+  await page.goBack();
+  await page.locator("a.row").first().waitFor();
+  assert.equal(await box.evaluate((element) => element.scrollTop), offset);
+  assert.ok(there.includes("of the long list") && (await page.getByText(there.slice(0, 20)).count()) > 0);
+});
+
+test("what happens elsewhere shows at the top", async () => {
+  await page.keyboard.press("Home");
+  await page.locator("a.row").first().waitFor();
+  await house.inject("many-3", [{ role: "user", content: "hello again" }]);
+  await page.waitForFunction(
+    (title) => document.querySelector("a.row")?.textContent?.startsWith(title),
+    called(3),
+  );
+  assert.equal(await row(3).count(), 1);
+});
+
+test("a filter and a title find what is far down", async () => {
+  await page.getByLabel("Agent").selectOption("helper");
+  const fits = Math.ceil((SESSIONS - 7) / 1_000);
+  await page.waitForFunction(
+    (text) => document.querySelector(".rows")?.ariaLabel === text,
+    `${fits} sessions`,
+  );
+  await row(7).waitFor();
+  await page.getByRole("button", { name: "Clear" }).click();
+  await page.getByLabel("Search all sessions").fill("many-1234 list");
+  await row(1_234).waitFor();
+  await page.getByLabel("Search all sessions").fill("no such thing anywhere");
+  await page.getByText("Nobody said that").waitFor();
+});
+
+test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));

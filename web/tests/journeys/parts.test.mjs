@@ -1,0 +1,118 @@
+// What a session takes from elsewhere, and gives: grafts, skills, triggers, and every format of the export.
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { House, open } from "../house.mjs";
+
+let house;
+let page;
+
+function furnish(home) {
+  const skill = join(home, "skills", "tea");
+  mkdirSync(skill, { recursive: true });
+  writeFileSync(
+    join(skill, "SKILL.md"),
+    "---\nname: tea\ndescription: How tea is made here.\n---\n\nWarm the pot.\n",
+  );
+  return '\n[[triggers]]\nname = "build"\nwebhook = {}\nprompt = "Look at {{payload.branch}}."\n';
+}
+
+before(async () => {
+  house = await House.open(furnish);
+  page = await house.page();
+  await house.api("POST", "/v1/sessions", {
+    id: "quarry",
+    title: "Where stones come from",
+    agent: "default",
+  });
+  await house.talk("quarry", "what is granite?");
+  const headers = { "content-type": "text/plain" };
+  await house.api("POST", "/v1/sessions/quarry/artifacts?name=stones.txt", "granite, slate", headers);
+  await house.api("POST", "/v1/sessions", { id: "mason", agent: "default" });
+});
+after(() => house?.close());
+
+test("an artifact and a digest of another session are grafted, and the context has them", async () => {
+  await open(page, house, "s/mason/files");
+  const grafts = page.locator(".file-box", { hasText: "Grafts" });
+  await grafts.getByLabel("From session").fill("quarry");
+  await grafts.getByLabel("Artifact").fill("stones.txt");
+  await grafts.getByRole("button", { name: "Graft" }).click();
+  await grafts.locator("li", { hasText: "stones.txt" }).waitFor();
+  await grafts.getByLabel("From session").fill("quarry");
+  await grafts.getByRole("button", { name: "Graft" }).click();
+  await grafts.locator("li", { hasText: "digest" }).waitFor();
+  const items = (await house.api("GET", "/v1/sessions/mason/grafts")).items;
+  assert.deepEqual(
+    items.map((item) => item.source),
+    ["quarry", "quarry"],
+  );
+  await open(page, house, "s/mason/context");
+  await page.locator("details.message:not(.system) summary").first().click();
+  await page.locator(".message-parts", { hasText: "granite, slate" }).waitFor();
+
+  await open(page, house, "s/mason/files");
+  await grafts.getByLabel("From session").fill("nowhere");
+  await grafts.getByRole("button", { name: "Graft" }).click();
+  await page.locator(".toast", { hasText: "nowhere" }).waitFor();
+  await grafts.getByRole("link", { name: "quarry" }).first().click();
+  await page.getByRole("heading", { name: "Where stones come from" }).waitFor();
+});
+
+test("a skill is switched on for a session, and off again", async () => {
+  await open(page, house, "settings");
+  await page.getByText("How tea is made here.").waitFor();
+  for (const active of [["tea"], []]) {
+    await open(page, house, "s/mason");
+    await page.getByLabel("What to do with this session").click();
+    await page.getByRole("button", { name: /Model, thinking, skills/ }).click();
+    await page.getByRole("dialog").getByLabel("tea").click();
+    await page.getByRole("dialog").getByRole("button", { name: "Change" }).click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    assert.deepEqual((await house.api("GET", "/v1/sessions/mason/skills")).active, active);
+  }
+});
+
+test("a trigger is fired by hand, and leads to what it set off", async () => {
+  await open(page, house, "settings");
+  const trigger = page.locator(".trigger", { hasText: "build" });
+  await trigger.getByRole("button", { name: "Fire…" }).click();
+  await page.getByLabel("Payload").fill("{branch");
+  await page.getByRole("dialog").getByRole("button", { name: "Fire" }).click();
+  await page.getByText("the payload is not JSON").waitFor();
+  await page.getByLabel("Payload").fill('{"branch": "harbour"}');
+  await page.getByRole("dialog").getByRole("button", { name: "Fire" }).click();
+  await trigger.getByRole("link", { name: "its session" }).click();
+  await page.locator(".item.is-user", { hasText: "Look at harbour." }).waitFor();
+  await open(page, house, "settings");
+  await trigger.getByRole("link", { name: "what it did" }).click();
+  await page.locator(".session-head").waitFor();
+  assert.ok(page.url().endsWith("/s/trigger.build"));
+});
+
+test("every format that the command line exports is in the console, and is the same", async () => {
+  const help = house.run("help", "export");
+  const offered = [...help.matchAll(/^\s+- ([a-z-]+):/gm)].map(([, name]) => name).sort();
+  await open(page, house, "s/quarry");
+  await page.getByLabel("What to do with this session").click();
+  await page.getByRole("button", { name: "Export…" }).click();
+  const formats = await page
+    .getByLabel("As")
+    .locator("option")
+    .evaluateAll((options) => options.map((option) => option.value));
+  assert.deepEqual([...formats].sort(), offered);
+  await page.getByRole("button", { name: "Never mind" }).click();
+  // What marks the log with an event comes last.
+  for (const format of formats.filter((name) => name !== "workflow").concat("workflow")) {
+    await page.getByLabel("What to do with this session").click();
+    await page.getByRole("button", { name: "Export…" }).click();
+    await page.getByLabel("As").selectOption(format);
+    const download = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Download" }).click();
+    const text = readFileSync(await (await download).path(), "utf8");
+    assert.equal(text, house.run("export", "quarry", "--format", format), format);
+  }
+});
+
+test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));
