@@ -58,7 +58,7 @@ mod random;
 
 pub use log::{MemError, MemLog};
 pub use notation::{Notation, NotationError};
-pub use random::{Dice, random_script};
+pub use random::{Dice, random_script, spoil};
 
 use crate::entry::Draft;
 use crate::project::context::OpenTurn;

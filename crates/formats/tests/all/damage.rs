@@ -2,7 +2,7 @@
 //! placed.
 
 use proptest::prelude::*;
-use sapwood_core::fixture::Dice;
+use sapwood_core::fixture::spoil;
 use sapwood_formats::import::{Format, LINE_BYTES_MAX};
 use serde_json::json;
 
@@ -136,31 +136,6 @@ fn a_file_of_nothing_but_problems_is_given_up() {
         let taken = take(format, lines(&[user("u1", None, "one")]) + &text);
         assert!(!taken.problems.is_empty());
     }
-}
-
-/// A fixture with pieces cut out, doubled, swapped and overwritten.
-pub fn spoil(text: impl AsRef<[u8]>, seed: u64) -> Vec<u8> {
-    let mut dice = Dice::new(seed);
-    let mut bytes = text.as_ref().to_vec();
-    for _ in 0..=dice.below(4) {
-        if bytes.is_empty() {
-            break;
-        }
-        let from = dice.below(bytes.len());
-        let to = (from + dice.below(200)).min(bytes.len());
-        match dice.below(5) {
-            0 => bytes.truncate(from),
-            1 => drop(bytes.drain(from..to)),
-            2 => {
-                let piece = bytes[from..to].to_vec();
-                let at = dice.below(bytes.len());
-                bytes.splice(at..at, piece);
-            }
-            3 => bytes[from..to].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1)),
-            _ => bytes[from] = b'"',
-        }
-    }
-    bytes
 }
 
 proptest! {

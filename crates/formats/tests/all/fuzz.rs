@@ -10,9 +10,8 @@ mod workflow;
 
 use std::path::{Path, PathBuf};
 
+use sapwood_core::fixture::spoil;
 use sapwood_formats::import::Format;
-
-use crate::damage::spoil;
 
 /// How often each seed is changed for each target, unless `FUZZ_CHANGES` says otherwise.
 const CHANGES: u64 = 12;

@@ -8,6 +8,7 @@ mod document;
 mod door;
 mod example;
 mod flows;
+mod fuzz;
 mod house;
 mod keys;
 mod memory;

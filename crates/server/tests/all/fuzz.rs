@@ -1,0 +1,37 @@
+//! The body of the fuzz target `server`, over its seeds and over seeds that were changed by chance, the same way each time.
+
+#[path = "../../../../fuzz/bodies/server.rs"]
+mod body;
+
+use std::path::Path;
+use std::time::Duration;
+
+use sapwood_core::fixture::spoil;
+use sapwood_server::Settings;
+
+use crate::house::House;
+
+/// How often each seed is changed, unless `FUZZ_CHANGES` says otherwise.
+const CHANGES: u64 = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_bytes_over_a_connection_are_answered_or_cut_off() {
+    let second = Duration::from_secs(1);
+    let settings =
+        Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() };
+    let house = House::bare(settings).await;
+    let addr = house.addr;
+    let changes = std::env::var("FUZZ_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
+    let sent = tokio::task::spawn_blocking(move || {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/server");
+        let mut sent = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let seed = std::fs::read(seed.unwrap().path()).unwrap();
+            body::run(addr, &seed);
+            (0..changes).for_each(|change| body::run(addr, &spoil(&seed, change)));
+            sent += changes + 1;
+        }
+        sent
+    });
+    assert!(sent.await.unwrap() > changes, "there are seeds");
+}
