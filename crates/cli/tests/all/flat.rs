@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use crate::harness::World;
 
 /// How much the larger file may take beyond the smaller one, in KB: half of what it is larger by.
-const GROWTH_KB_MAX: u64 = 14 << 10;
-const SMALL_BYTES: usize = 12 << 20;
-const LARGE_BYTES: usize = SMALL_BYTES + (28 << 20);
+const GROWTH_KB_MAX: u64 = 24 << 10;
+/// So much that everything that has a limit is at it.
+const SMALL_BYTES: usize = 48 << 20;
+const LARGE_BYTES: usize = SMALL_BYTES + (48 << 20);
 const LINE_TEXT_BYTES: usize = 48 << 10;
 
 fn line(number: usize, text: &str) -> Value {
@@ -73,8 +74,9 @@ fn memory_does_not_grow_with_the_file() {
 }
 
 #[test]
-fn a_line_of_a_hundred_megabytes_takes_the_room_of_the_longest_line_that_is_allowed() {
-    const LONG_BYTES: usize = 100 << 20;
+fn a_line_of_hundreds_of_megabytes_takes_the_room_of_the_longest_line_that_is_allowed() {
+    const LONG_BYTES: usize = 300 << 20;
+    const ROOM_KB_MAX: u64 = 150 << 10;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session.jsonl");
     let mut out = BufWriter::new(File::create(&path).unwrap());
@@ -87,5 +89,5 @@ fn a_line_of_a_hundred_megabytes_takes_the_room_of_the_longest_line_that_is_allo
     drop(out);
     let (added, codes, peak_kb) = import(&path);
     assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
-    assert!(peak_kb > 0 && peak_kb < (LONG_BYTES >> 10) as u64, "it took {peak_kb} KB");
+    assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "it took {peak_kb} KB");
 }

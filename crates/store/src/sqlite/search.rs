@@ -29,11 +29,11 @@ const MARK: char = '\u{E000}';
 /// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
 const CATCH_UP_TEXTS: usize = 2_000;
 /// The same, in bytes.
-const CATCH_UP_BYTES: usize = 16 << 20;
+const CATCH_UP_BYTES: usize = 4 << 20;
 /// Texts kept in memory until they are indexed; over that they are read from their rows again.
 const FRESH_TEXTS_MAX: usize = 8_192;
 /// The same, in bytes.
-const FRESH_BYTES_MAX: usize = 64 << 20;
+const FRESH_BYTES_MAX: usize = 16 << 20;
 /// Hits that a caller may not see are passed over; so many at most in one search.
 const PASSED_OVER_MAX: usize = 100_000;
 
