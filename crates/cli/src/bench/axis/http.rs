@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use sapwood::store::Durability;
-use sapwood::user_text;
-use serde_json::Value;
+use sapwood::{Body, user_text};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::stream::on_own_runtime;
+use crate::bench::bodies::bodies;
 use crate::bench::measure::{median, millis, per_second};
 use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
@@ -24,6 +25,8 @@ const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
 /// Reads are so much quicker than durable appends that more of them are measured.
 const READS_PER_APPEND: usize = 10;
+/// Which corpus the texts are from.
+const SEED: u64 = 14;
 /// How long the client waits for one answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Largest answer that is read.
@@ -39,8 +42,9 @@ struct Load {
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let [mut empty, mut read, mut inject] = [Load::default(), Load::default(), Load::default()];
     let mut in_process = Vec::new();
+    let texts = texts();
     for _ in 0..stage.sizes.rounds {
-        in_process.push(append_in_process(stage).await?);
+        in_process.push(append_in_process(stage, &texts).await?);
         let each = (stage.sizes.appends / CONNECTIONS).max(4);
         let floor = Served::start(&["bench", "--serve-empty", "--json"], stage)?;
         measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
@@ -51,10 +55,8 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
             post("/v1/sessions", &format!(r#"{{"id":"s{at}"}}"#))
         })?;
         measure(&mut inject, served.addr, each, |at| {
-            post(
-                &format!("/v1/sessions/s{at}/entries"),
-                r#"{"role":"user","content":"a few words of a user"}"#,
-            )
+            let message = json!({ "role": "user", "content": texts[at] });
+            post(&format!("/v1/sessions/s{at}/entries"), &message.to_string())
         })?;
         measure(&mut read, served.addr, each * READS_PER_APPEND, |at| get(&format!("/v1/sessions/s{at}")))?;
         drop(served);
@@ -82,23 +84,28 @@ fn figures_of(loads: [Load; 3], in_process: f64) -> Vec<Figure> {
     ]
 }
 
+/// What is said on each connection: texts of the corpus, of people and of models in turn.
+fn texts() -> Vec<String> {
+    let texts = bodies(SEED).filter(|body| matches!(body, Body::UserMessage(_) | Body::AssistantMessage(_)));
+    texts.map(|body| body.text()).filter(|text| !text.is_empty()).take(CONNECTIONS).collect()
+}
+
 /// The same appends without HTTP.
-async fn append_in_process(stage: &Stage) -> anyhow::Result<f64> {
+async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f64> {
     let engine = stage.open("http.db", Durability::Full)?;
     let each = (stage.sizes.appends / CONNECTIONS).max(4);
     let mut sessions = Vec::with_capacity(CONNECTIONS);
     for at in 0..CONNECTIONS {
         sessions.push(stage.session(&engine, &format!("s{at}")).await?);
     }
-    let (scope, writer) = (stage.scope.clone(), engine.clone());
+    let (scope, writer, texts) = (stage.scope.clone(), engine.clone(), texts.to_vec());
     let took = on_own_runtime(async move {
         let (began, mut writers) = (Instant::now(), JoinSet::new());
-        for session in sessions {
+        for (session, text) in sessions.into_iter().zip(texts) {
             let (engine, scope) = (writer.clone(), scope.clone());
             writers.spawn(async move {
                 for _ in 0..each {
-                    let words = vec![user_text("a few words of a user")];
-                    engine.inject(&scope, &session, words, Default::default()).await?;
+                    engine.inject(&scope, &session, vec![user_text(&text)], Default::default()).await?;
                 }
                 anyhow::Ok(())
             });
