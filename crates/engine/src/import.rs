@@ -14,9 +14,9 @@ use sapwood_formats::import::{Format, Problem, Trouble};
 use crate::{Engine, Result};
 
 /// How many entries one append of an import carries.
-pub const BATCH_ENTRIES: usize = 2_000;
+pub const BATCH_ENTRIES: usize = 1_000;
 /// How much text one append carries, unless a single entry has more.
-pub const BATCH_BYTES: usize = 8 << 20;
+pub const BATCH_BYTES: usize = 4 << 20;
 /// How many records of the store's log are asked for at a time.
 const PAGE_RECORDS: usize = 1_000;
 
