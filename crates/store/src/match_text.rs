@@ -7,7 +7,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use sapwood_core::entry::codec;
+use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Kind};
+
+use crate::pack::with_unpacked;
 
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
@@ -29,6 +33,13 @@ pub fn text_of(body: &Body) -> Option<String> {
     let mut text = body.search_text();
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     Some(text)
+}
+
+/// The same of a stored body. One that cannot be read is found by nothing: `doctor` reports it.
+pub fn stored_text(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
+    let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
+    let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
+    Some(decoded.ok().and_then(Result::ok).and_then(|body| text_of(&body)).unwrap_or_default())
 }
 
 /// Entries a full-text search looks through.

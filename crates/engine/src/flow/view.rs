@@ -161,6 +161,11 @@ impl Engine {
         })
     }
 
+    pub(crate) async fn run_status(&self, scope: &Scope, run: &SessionId) -> Result<RunStatus> {
+        let events = self.run_events(scope, run).await?;
+        Ok(RunStatus::of(&RunState::fold(run.as_str(), &events)))
+    }
+
     /// Runs that the caller can see, newest first.
     pub async fn list_flows(&self, scope: &Scope, limit: usize, cursor: Option<String>) -> Result<RunList> {
         let mut items = Vec::new();

@@ -137,6 +137,7 @@ impl Engine {
         }
         let scope = scope_of(tenant, began.meta.by.clone());
         if let Some(run) = self.run_of(&operator, session).await?
+            && self.run_status(&scope, &run).await? == RunStatus::Open
             && self.take_over_run(&scope, &run, tries).await? == Taken::Up
         {
             return Ok(Taken::Up);
@@ -147,8 +148,9 @@ impl Engine {
         Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
     }
 
+    /// Of one that is open.
     async fn take_over_run(&self, scope: &Scope, run: &SessionId, tries: &mut Tries) -> Result<Taken> {
-        if !tries.are_left(run) || self.show_flow(scope, run).await?.status != RunStatus::Open {
+        if !tries.are_left(run) {
             return Ok(Taken::Nothing);
         }
         let hold = self.take_hold(scope, run).await?;

@@ -5,8 +5,7 @@
 //! for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
 //! not wade through the others.
 
-use sapwood_core::entry::codec;
-use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
+use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Kind, Record, Right, Scope, TenantId};
 
@@ -14,8 +13,7 @@ use super::desk::Desk;
 use super::log::{LogRows, seq_of};
 use super::session::{Hold, find};
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, distinct_words, is_searched, text_of};
-use crate::pack::with_unpacked;
+use crate::match_text::{Query, distinct_words, is_searched, stored_text};
 use crate::rules;
 
 /// Begins the words that mark a text's tenant and session.
@@ -71,10 +69,10 @@ async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<
     for row in &rows {
         let small = |at: usize| u8::try_from(row.get::<_, i16>(at)).unwrap_or(u8::MAX);
         let version = u32::try_from(row.get::<_, i16>(3)).unwrap_or(0);
-        if let Some(words) = stored_words(small(2), version, small(4), row.get(5)) {
+        if let Some(text) = stored_text(small(2), version, small(4), row.get(5)) {
             seqs.push(row.get::<_, i32>(0));
             times.push(row.get::<_, i64>(1));
-            texts.push(vector(&desk.tenant, pk, &words));
+            texts.push(vector(&desk.tenant, pk, &distinct_words(&text)));
         }
     }
     let sql = "INSERT INTO texts (tenant, session, seq, at, words)
@@ -87,21 +85,6 @@ async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<
                WHERE tenant = $1 AND pk = $2";
     desk.execute(sql, &[&tenant, &pk, &last, &is_done]).await?;
     Ok(rows.len() as i64)
-}
-
-/// The words of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
-/// reports it.
-fn stored_words(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
-    let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
-    let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
-    Some(
-        decoded
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|body| text_of(&body))
-            .map(|text| distinct_words(&text))
-            .unwrap_or_default(),
-    )
 }
 
 /// Words as the database reads them. They are letters and digits only, so quotes around them are enough.

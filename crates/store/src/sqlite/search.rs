@@ -9,8 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 
 use rusqlite::{OptionalExtension, params};
-use sapwood_core::entry::codec;
-use sapwood_core::port::store::{BODY_BYTES_MAX, Hit, Page, Result, SearchQuery};
+use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Kind, Record, Right, Scope};
 
@@ -20,8 +19,7 @@ use super::index::{self, Found, Segment, WORD_BYTES_MAX, Wanted};
 use super::log::LogRows;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, distinct_words, is_searched, text_of};
-use crate::pack::with_unpacked;
+use crate::match_text::{Query, distinct_words, is_searched, stored_text};
 use crate::rules;
 
 /// Begins the words that mark a text's tenant and session.
@@ -154,14 +152,6 @@ fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
         texts.push(arrived);
     }
     Ok(texts)
-}
-
-/// The text of a row's body, if searches look through its kind. A body that cannot be read is found by nothing: `doctor`
-/// reports it.
-fn stored_text(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
-    let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
-    let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
-    Some(decoded.ok().and_then(Result::ok).and_then(|body| text_of(&body)).unwrap_or_default())
 }
 
 /// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing
