@@ -284,7 +284,10 @@ impl Seat {
 
     /// Texts of this process go to the indexer in batches, and come back as a segment.
     fn index_beside(&mut self) -> Result<()> {
-        match self.indexer.look() {
+        // A log that grows more quickly than it can be indexed waits for the index here, before texts are forgotten that
+        // would have to be read and unpacked again.
+        let came = if self.desk.fresh.is_too_much() { self.indexer.wait() } else { self.indexer.look() };
+        match came {
             Came::Busy => return Ok(()),
             Came::Ready(segment) => search::add_indexed(&self.desk, &segment, self.forgotten)?,
             Came::Idle => {}
