@@ -99,7 +99,8 @@ impl Grower {
         match step.act {
             Act::Alias { under, path } => {
                 let place = self.place(under, &mut report);
-                self.stand_for(step.key, place);
+                // A record without an entry of its own stands for the place it hangs from.
+                self.keys.put_stand_in(step.key, place, &self.rows);
                 self.follow(path, place);
             }
             Act::Rewind(under) => self.source_leaf = self.place(under, &mut report),
@@ -225,13 +226,6 @@ impl Grower {
                     place
                 }
             },
-        }
-    }
-
-    /// A record without an entry of its own stands for the place it hangs from.
-    fn stand_for(&mut self, key: Key, place: Place) {
-        if !self.has(key) {
-            self.keys.put_stand_in(key, place, &self.rows);
         }
     }
 

@@ -61,15 +61,17 @@ impl Keys {
         self.fill(slot, index + 1, rows);
     }
 
+    /// A record that has an entry needs nobody to stand in for it.
     pub(super) fn put_stand_in(&mut self, key: Key, place: Place, rows: &Rows) {
         let stand_in = StandIn { key: key.bits(), place: place.map_or(0, |index| index + 1).to_le_bytes() };
         let slot = self.slot_of(stand_in.key, rows);
         match self.slots[slot] {
             taken if taken & STANDS_IN != 0 => self.stand_ins.set((taken & !STANDS_IN) - 1, stand_in),
-            _ => {
+            0 => {
                 self.stand_ins.push(stand_in);
                 self.fill(slot, self.stand_ins.len() as u32 | STANDS_IN, rows);
             }
+            _ => {}
         }
     }
 
@@ -161,6 +163,7 @@ mod tests {
         assert_eq!((keys.find(key(1), &rows), keys.stand_ins()), (Some(Met::StandIn(Some(999))), 1));
         rows.push(key(1).id_at(TimestampMs(5)), None, Stance::InTree);
         keys.put_entry(0, &rows);
+        keys.put_stand_in(key(1), None, &rows);
         assert_eq!(keys.find(key(1), &rows), Some(Met::Entry(0)));
     }
 }
