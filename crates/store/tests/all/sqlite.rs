@@ -229,7 +229,7 @@ fn entries_are_found_wherever_their_places_are_kept_and_the_doctor_brings_lost_o
             let seqs: Vec<u32> = whole.iter().map(|record| record.meta.seq.0).collect();
             let last = store.summary(&ana(), session).await.unwrap().head.seq.0;
             assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
-            assert_eq!(store.heads(&ana(), &[session.clone()]).await.unwrap(), [Some(Seq(last))]);
+            assert_eq!(store.heads(&ana(), std::slice::from_ref(session)).await.unwrap(), [Some(Seq(last))]);
         }
         assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
         other
