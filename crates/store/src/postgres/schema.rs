@@ -13,7 +13,8 @@ use super::connect::{Acting, ROLE, Server};
 use super::fault::translate;
 
 /// Each step leads from the layout of its number to the next. Never change one that was released.
-const STEPS: &[&str] = &[include_str!("layout-1.sql"), include_str!("layout-2.sql")];
+const STEPS: &[&str] =
+    &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
 /// "Sapwood", as a number that no other program is likely to lock.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;

@@ -10,7 +10,7 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::{Desk, has_wal};
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{index, search, session};
+use super::{blob, index, search, session};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
@@ -20,6 +20,8 @@ pub(super) fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Fi
     findings.extend(check_links(desk, scope, repair)?);
     findings.extend(check_index(desk, scope, repair)?);
     findings.extend(session::check_summaries(desk, scope, repair)?);
+    let damaged = blob::find_damaged(desk, scope)?.into_iter().take(FINDINGS_MAX);
+    findings.extend(damaged.map(|what| finding(desk, "blobs", what, Repair::No)));
     Ok(findings)
 }
 

@@ -22,13 +22,16 @@ struct Layout {
     steps: &'static [Script],
 }
 
-const LAYOUT: Layout =
-    Layout { newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH] };
+const LAYOUT: Layout = Layout {
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PIECES],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH],
+};
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
 const THIRD: Script = &[KEYS];
 const FOURTH: Script = &[MEMORIES];
 const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
+const SIXTH: Script = &[PIECES];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -67,6 +70,22 @@ CREATE TABLE memory_sources (
   PRIMARY KEY (tenant, session, memory)
 ) WITHOUT ROWID;
 CREATE INDEX memory_sources_by_memory ON memory_sources (memory);
+";
+
+/// Blobs of more than one piece. Those of one are in their own row, as all of them were; a larger one that is still there is cut up
+/// when it is read.
+const PIECES: &str = "
+-- A blob's pieces; without a size, those that have come so far. `at` is when the last one came, in seconds.
+CREATE TABLE cuts (pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, bytes INTEGER);
+CREATE INDEX cuts_unfinished ON cuts (at) WHERE bytes IS NULL;
+-- The key is the cut's pk, with the piece's number in the lowest 16 bits.
+CREATE TABLE pieces (
+  key     INTEGER PRIMARY KEY,
+  packing INTEGER NOT NULL,
+  hash    BLOB NOT NULL,
+  data    BLOB NOT NULL
+);
+ALTER TABLE blobs ADD COLUMN cut INTEGER;
 ";
 
 /// What has not changed since the first layout.
