@@ -217,6 +217,19 @@ mod tests {
     }
 
     #[test]
+    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+        let url = cluster::shared().new_database();
+        climb(&url, &STEPS[..2]).unwrap();
+        ask(
+            &url,
+            "INSERT INTO sapwood.blobs VALUES ('acme', '\\x01', 0, 'small'), ('acme', '\\x02', 0, 'other')",
+        );
+        climb(&url, STEPS).unwrap();
+        let kept = "SELECT string_agg(convert_from(data, 'UTF8'), ',' ORDER BY hash) FROM sapwood.blobs WHERE cut IS NULL";
+        assert_eq!(ask(&url, kept), "small,other");
+    }
+
+    #[test]
     fn a_step_reaches_every_tenant_also_for_an_owner_whom_the_policies_bind() {
         let url = bound_owner(cluster::shared(), &cluster::shared().new_database());
         filled(&url);

@@ -401,6 +401,23 @@ mod tests {
     }
 
     #[test]
+    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+        const FIVE: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH] };
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        bring_up(&conn, &path, OLD).unwrap();
+        bring_up(&conn, &path, FIVE).unwrap();
+        let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
+            INSERT INTO blobs (pk, tenant, hash, packing, data) VALUES (1, 1, x'01', 0, 'small'), (2, 1, x'02', 0, zeroblob(3 << 20));";
+        conn.execute_batch(rows).unwrap();
+        let pages = count(&conn, "PRAGMA page_count");
+        migrate(&conn, &path).unwrap();
+        assert_eq!(count(&conn, "SELECT count(*) FROM blobs WHERE cut IS NULL AND length(data) > 0"), 2);
+        assert_eq!(count(&conn, "SELECT count(*) FROM pieces"), 0);
+        assert!(count(&conn, "PRAGMA page_count") < pages + 10, "nothing was moved");
+    }
+
+    #[test]
     fn a_new_file_is_laid_out_as_the_steps_would_have_left_it() {
         let objects = |layouts: &[Layout]| {
             let dir = tempfile::tempdir().unwrap();
