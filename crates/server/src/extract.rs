@@ -55,19 +55,53 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
     }
 }
 
-/// Reads a body up to a limit. The length that was announced is refused before anything is read.
+/// Reads a body up to a limit.
 pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    if announced
-        .and_then(|length| length.parse::<u64>().ok())
-        .is_some_and(|length| length > limit_bytes as u64)
-    {
-        return Err(Problem::too_large(what, limit_bytes));
-    }
-    match Limited::new(request.into_body(), limit_bytes).collect().await {
+    let Incoming { body, what, limit_bytes } = Incoming::of(request, what, limit_bytes)?;
+    match body.collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(what, limit_bytes)),
-        Err(error) => Err(Problem::invalid(format!("{what} could not be read: {error}"))),
+        Err(error) => Err(broken_off(what, limit_bytes, error)),
+    }
+}
+
+/// A body as it comes, up to a limit.
+pub struct Incoming {
+    body: Limited<axum::body::Body>,
+    what: &'static str,
+    limit_bytes: usize,
+}
+
+impl Incoming {
+    /// The length that was announced is refused before anything is read.
+    pub fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
+        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if announced
+            .and_then(|length| length.parse::<u64>().ok())
+            .is_some_and(|length| length > limit_bytes as u64)
+        {
+            return Err(Problem::too_large(what, limit_bytes));
+        }
+        Ok(Self { body: Limited::new(request.into_body(), limit_bytes), what, limit_bytes })
+    }
+
+    /// The bytes that come next; none at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        while let Some(frame) = self.body.frame().await {
+            match frame.map(|frame| frame.into_data()) {
+                Ok(Ok(bytes)) => return Ok(Some(bytes)),
+                // Trailers say nothing here.
+                Ok(Err(_)) => {}
+                Err(error) => return Err(broken_off(self.what, self.limit_bytes, error)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn broken_off(what: &'static str, limit_bytes: usize, error: axum::BoxError) -> Problem {
+    match error.is::<LengthLimitError>() {
+        true => Problem::too_large(what, limit_bytes),
+        false => Problem::invalid(format!("{what} could not be read: {error}")),
     }
 }
 
