@@ -93,10 +93,11 @@ fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
     let chunks = UPLOAD_BYTES / CHUNK_BYTES;
     assert_eq!(upload(&served.addr, "small", 0, 32).0, 201);
     let before_kb = peak_kb(&served);
+    let addr = served.addr.as_str();
     let each = |act: fn(&str, u64, usize)| {
         std::thread::scope(|scope| {
             for seed in 1..=CLIENTS {
-                scope.spawn(|| act(&served.addr, seed, chunks));
+                scope.spawn(move || act(addr, seed, chunks));
             }
         });
     };
