@@ -85,8 +85,8 @@ fn artifacts(served: &Served, session: &str) -> Vec<Value> {
 fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
     const CLIENTS: u64 = 8;
     const UPLOAD_BYTES: usize = 64 << 20;
-    /// A fifth of what is under way at once.
-    const GROWTH_KB_MAX: u64 = (CLIENTS << 16) / 5;
+    /// A third of what is under way at once: the caches of eight connections that read are a quarter of it already.
+    const GROWTH_KB_MAX: u64 = (CLIENTS << 16) / 3;
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "s"]);
     let served = serve(&world, "127.0.0.1:0");
@@ -107,6 +107,7 @@ fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
     });
     each(|addr, seed, chunks| assert_comes_back(addr, &format!("a{seed}"), seed, chunks));
     let growth_kb = peak_kb(&served) - before_kb;
+    eprintln!("{before_kb} KB before, {growth_kb} KB more at the most");
     assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
 }
 
