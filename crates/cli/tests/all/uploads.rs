@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::actors::{assert_healthy, seed};
 use crate::harness::{World, on_each_store};
-use crate::serve::{Served, ask, serve};
+use crate::serve::{Served, ask, open, serve};
 
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -182,5 +182,36 @@ fn await_that(is_so: impl Fn() -> bool) {
     while !is_so() {
         assert!(began.elapsed() < PATIENCE, "it did not come");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_large_artifact_goes_along_with_exports_and_migrations() {
+    /// Several pieces in a store, and several lines in an export.
+    const CHUNKS: usize = 130;
+    let worlds = ["sqlite", "jsonl", "postgres"].map(World::new);
+    let [first, ..] = &worlds;
+    first.ok(&["new", "--id", "s"]);
+    let served = serve(first, "127.0.0.1:0");
+    assert_eq!(upload(&served.addr, "large.bin", 5, CHUNKS).0, 201);
+    let exported = first.run(&["export", "s"]).stdout;
+    let wanted = r#"{"format":"jsonl"}"#;
+    let (status, mut body) = open(&served.addr, "POST", "/v1/sessions/s/export", &[], wanted).unwrap();
+    let mut streamed = Vec::new();
+    body.read_to_end(&mut streamed).unwrap();
+    assert!(status == 200 && streamed == exported, "the server and the command line write the same");
+    drop(served);
+    let file = first.path("s.jsonl");
+    std::fs::write(&file, &exported).unwrap();
+    for (from, to) in [(0, 1), (1, 2)] {
+        let (from, to) = (&worlds[from], &worlds[to]);
+        from.ok(&["migrate", "--from", &from.url, "--to", &to.url]);
+        let imported = World::new("sqlite");
+        imported.ok(&["import", file.to_str().unwrap()]);
+        for world in [to, &imported] {
+            let served = serve(world, "127.0.0.1:0");
+            assert_comes_back(&served.addr, "large.bin", 5, CHUNKS);
+            assert_healthy(world);
+        }
     }
 }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use sapwood_core::port::store::{Blobs, PIECE_BYTES_MAX, Repair, Upkeep};
-use sapwood_core::{BlobHash, Scope, Store};
+use sapwood_core::entry::UserMessage;
+use sapwood_core::port::store::{Append, Blobs, Log, NewSession, PIECE_BYTES_MAX, Repair, Sessions, Upkeep};
+use sapwood_core::{BlobHash, BlobRef, Draft, Part, Scope, Store, TimestampMs};
 use sapwood_store::OpenOptions;
 use sapwood_store::conformance::block_on;
 use sapwood_store::conformance::cluster;
@@ -259,4 +260,32 @@ fn an_upload_s_file_goes_when_it_is_dropped_or_old() {
         open().blob_size(&ana(), BlobHash::of(b"")).await.unwrap_err();
         assert_eq!(count(), 0);
     });
+}
+
+#[test]
+fn an_erased_blob_is_in_no_byte_of_the_file() {
+    const WORD: &[u8] = b"quagmire";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let holds_word = || std::fs::read(&path).unwrap().windows(WORD.len()).any(|window| window == WORD);
+    block_on(async {
+        let store = SqliteStore::open(path.clone(), OpenOptions::default()).unwrap();
+        let mut whole = bytes(3 * PIECE_BYTES_MAX);
+        (0..whole.len() - WORD.len()).step_by(50_000).for_each(|at| {
+            whole[at..at + WORD.len()].copy_from_slice(WORD);
+        });
+        let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
+        let session: sapwood_core::SessionId = "s".parse().unwrap();
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        let (mime, size) = ("text/plain".to_owned(), whole.len() as u64);
+        let media = BlobRef { blob, mime, name: None, bytes: size, duration_ms: None };
+        let said = UserMessage { parts: vec![Part::Media(media)], origin: None };
+        let append = Append::new(session.clone(), TimestampMs(1), vec![Draft::new(TimestampMs(1), said)]);
+        store.append(&ana(), append).await.unwrap();
+        store.flush().await.unwrap();
+        assert!(holds_word(), "it is there to be erased");
+        store.erase(&ana(), &session, TimestampMs(2)).await.unwrap();
+        assert!(!holds_word());
+    });
+    assert!(!holds_word());
 }
