@@ -20,6 +20,7 @@ pub mod postgres;
 mod private;
 mod rules;
 pub mod sqlite;
+mod words;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet a hit is shown with. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
-//! SQLite keeps the [`distinct_words`] of each text in its index, and matches what it finds by them where words have to stand
+//! the databases keep the words of each text in an index ([`crate::words`]), and matches what it finds by them where words have to stand
 //! together.
 
 use std::collections::VecDeque;
@@ -15,9 +15,6 @@ use crate::pack::with_unpacked;
 
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
-/// Odd numbers without a pattern, for hashing words.
-const HASH_START: u64 = 0x243f_6a88_85a3_08d3;
-const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Characters of a snippet, and how many of them may stand before the first match.
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
@@ -62,7 +59,7 @@ pub struct Query {
 }
 
 /// Where the words of a text are, in bytes.
-fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut rest = 0;
     std::iter::from_fn(move || {
         let start = skip(text, rest, false);
@@ -102,87 +99,6 @@ const IS_WORD: [bool; 256] = {
     }
     table
 };
-
-/// Each word of a text once, in lower case, with spaces between: what an index without positions needs to see. This runs
-/// for every byte that is indexed.
-pub fn distinct_words(text: &str) -> String {
-    let mut seen = Seen::default();
-    let folded = text.to_ascii_lowercase();
-    let mut words = String::with_capacity(text.len() / 2 + 1);
-    for span in spans_of(&folded) {
-        let word = &folded[span];
-        if word.is_ascii() {
-            seen.add(word, &mut words);
-        } else {
-            seen.add(&word.to_lowercase(), &mut words);
-        }
-    }
-    words
-}
-
-/// Places of a table of words at first: enough for most texts.
-const SEEN_PLACES: usize = 512;
-
-/// Words that have been met, by 64 bits of hash: two of one text that share them would be a wonder. Open addressing in a
-/// table that is at most half full; nought is an empty place.
-struct Seen {
-    places: Vec<u64>,
-    taken: usize,
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self { places: vec![0; SEEN_PLACES], taken: 0 }
-    }
-}
-
-impl Seen {
-    fn add(&mut self, word: &str, words: &mut String) {
-        if self.insert(hash_of(word.as_bytes())) {
-            words.push_str(word);
-            words.push(' ');
-        }
-    }
-
-    /// Whether it was not there.
-    fn insert(&mut self, hash: u64) -> bool {
-        let last = self.places.len() - 1;
-        let mut place = hash as usize & last;
-        while self.places[place] != 0 {
-            if self.places[place] == hash {
-                return false;
-            }
-            place = (place + 1) & last;
-        }
-        self.places[place] = hash;
-        self.taken += 1;
-        if self.taken * 2 > self.places.len() {
-            self.grow();
-        }
-        true
-    }
-
-    fn grow(&mut self) {
-        let larger = vec![0; self.places.len() * 4];
-        let old = std::mem::replace(&mut self.places, larger);
-        self.taken = 0;
-        for hash in old.into_iter().filter(|hash| *hash != 0) {
-            self.insert(hash);
-        }
-    }
-}
-
-/// Eight bytes at a time, as most words are no longer. Never nought.
-fn hash_of(word: &[u8]) -> u64 {
-    let (whole, rest) = word.as_chunks::<8>();
-    let fold = |hash: u64, bytes: u64| {
-        let wide = u128::from(hash ^ bytes) * u128::from(HASH_FACTOR);
-        (wide as u64) ^ (wide >> 64) as u64
-    };
-    let hash = whole.iter().fold(HASH_START, |hash, bytes| fold(hash, u64::from_le_bytes(*bytes)));
-    let last = rest.iter().fold(rest.len() as u64, |bytes, byte| bytes << 8 | u64::from(*byte));
-    fold(hash, last) | 1
-}
 
 /// Whether a word of a text is the wanted one, which is in lower case.
 fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
@@ -287,14 +203,6 @@ fn pieces_of(text: &str) -> Vec<(&str, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_word_is_there_once_in_lower_case() {
-        assert_eq!(distinct_words("The end, the END; Über uns_uns"), "the end über uns ");
-        assert_eq!(distinct_words("a_b a-b (A)"), "a b ");
-        assert_eq!(distinct_words("  "), "");
-        assert_eq!(distinct_words(""), "");
-    }
 
     #[test]
     fn words_phrases_and_prefixes_match() {

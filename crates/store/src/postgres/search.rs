@@ -13,8 +13,9 @@ use super::desk::Desk;
 use super::log::{LogRows, seq_of};
 use super::session::{Hold, find};
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, distinct_words, is_searched, stored_text};
+use crate::match_text::{Query, is_searched, stored_text};
 use crate::rules;
+use crate::words::distinct_words;
 
 /// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';

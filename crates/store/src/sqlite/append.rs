@@ -13,6 +13,7 @@ use super::desk::Desk;
 use super::fault::Fault;
 use super::hot::{HotSession, Nodes, Remembering};
 use super::log::{LogRows, key_of};
+use super::places::Placing;
 use super::search::Text;
 use super::session::{SessionRow, store_summary};
 use crate::admit::admit;
@@ -92,13 +93,16 @@ pub(super) fn write_batch(
     let mut log = Remembering { rows, nodes };
     let mut tip = row.summary.tip();
     let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, rules::random_bits)?;
+    let mut placing = Placing::of(desk, placed.len());
     for ((placed, packed), blobs) in placed.iter().zip(batch.packed).zip(blobs) {
-        write_entry(desk, row, placed, packed)?;
+        let arrival = write_entry(desk, row, placed, packed)?;
+        placing.note(key_of(row.pk, placed.entry.meta.seq), arrival)?;
         log.nodes.remember(placed);
         for blob in blobs {
             blob::note_use(desk, key_of(row.pk, placed.entry.meta.seq), blob)?;
         }
     }
+    placing.finish()?;
     let leaf = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
     row.summary.apply_batch(&placed, &tip, leaf.map(|node| node.links));
     let order = desk.hot.order_after(row);
@@ -107,7 +111,8 @@ pub(super) fn write_batch(
     Ok(Appended { head: tip.head, entries })
 }
 
-fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<()> {
+/// Writes an entry's row, and says which it is.
+fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<i64> {
     let meta = &placed.entry.meta;
     let key = key_of(row.pk, meta.seq);
     let sql =
@@ -136,8 +141,9 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
         ])
         .at(&desk.path)?;
     let text = body.text.map(|text| Text { tenant: row.tenant, session: row.pk, text });
-    desk.fresh.push(desk.conn.last_insert_rowid(), text);
-    Ok(())
+    let arrival = desk.conn.last_insert_rowid();
+    desk.fresh.push(arrival, text);
+    Ok(arrival)
 }
 
 fn earlier_answer(desk: &Desk, pk: i64, key: Option<&str>) -> Result<Option<Appended>> {

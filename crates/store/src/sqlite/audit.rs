@@ -10,20 +10,48 @@ use super::fault::Fault;
 use super::session::find;
 use crate::rules;
 
+/// Which lines are about a session is noted whenever a line's number is a multiple of this. The lines behind it are few
+/// enough to be gone through. Written into the layout: never change it.
+const LINES_PER_NOTE: u64 = 1_024;
+
+/// The end of a tenant's chain.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastLine {
+    number: u64,
+    hash: String,
+}
+
 pub(super) fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
     let tenant = desk.tenant_or_new(&scope.tenant)?;
-    let mut select = desk.prepare("SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1")?;
-    let last: Option<String> = select.query_row([tenant], |row| row.get(0)).optional().at(&desk.path)?;
-    let last = last.map(|json| read_line(desk, &json)).transpose()?;
-    let (number, previous) = last.as_ref().map_or((1, ""), |line| (line.number + 1, &line.hash));
-    let line = AuditLine::chained(number, now, scope.principal.clone(), note, previous);
+    let last = match desk.hot.last_line(tenant) {
+        Some(last) => last,
+        None => read_last(desk, tenant)?,
+    };
+    let number = last.number + 1;
+    let line = AuditLine::chained(number, now, scope.principal.clone(), note, &last.hash);
     let json = serde_json::to_string(&line).expect("an audit line holds strings and numbers only");
     let session = line.session.as_ref().map(SessionId::as_str);
-    let stored = i64::try_from(number).unwrap_or(i64::MAX);
     desk.prepare("INSERT INTO audit (tenant, number, session, line) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![tenant, stored, session, json])
+        .execute(params![tenant, int(number), session, json])
         .at(&desk.path)?;
+    if number.is_multiple_of(LINES_PER_NOTE) {
+        let sql = "INSERT INTO session_audit SELECT tenant, session, number FROM audit
+                   WHERE tenant = ?1 AND number > ?2 AND session NOT NULL ORDER BY session, number";
+        desk.prepare(sql)?.execute([tenant, int(number - LINES_PER_NOTE)]).at(&desk.path)?;
+    }
+    desk.hot.keep_line(tenant, LastLine { number, hash: line.hash });
     Ok(())
+}
+
+fn read_last(desk: &Desk, tenant: i64) -> Result<LastLine> {
+    let mut select = desk.prepare("SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1")?;
+    let json: Option<String> = select.query_row([tenant], |row| row.get(0)).optional().at(&desk.path)?;
+    let line = json.map(|json| read_line(desk, &json)).transpose()?;
+    Ok(line.map_or_else(LastLine::default, |line| LastLine { number: line.number, hash: line.hash }))
+}
+
+fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
@@ -41,14 +69,18 @@ pub(super) fn read_lines(
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let sql = match session {
         Some(_) => {
-            "SELECT line FROM audit WHERE tenant = ?1 AND session = ?3 AND number > ?2 ORDER BY number"
+            "SELECT line, a.number FROM session_audit s JOIN audit a USING (tenant, number)
+             WHERE s.tenant = ?1 AND s.session = ?3 AND s.number > ?2
+             UNION ALL
+             SELECT line, number FROM audit WHERE tenant = ?1 AND session = ?3
+             AND number > max(?2, (SELECT max(number) FROM audit WHERE tenant = ?1) / 1024 * 1024)
+             ORDER BY 2"
         }
         None => "SELECT line FROM audit WHERE tenant = ?1 AND number > ?2 AND ?3 IS NULL ORDER BY number",
     };
     let mut select = desk.prepare(sql)?;
-    let after = i64::try_from(after).unwrap_or(i64::MAX);
     let session = session.map(SessionId::as_str);
-    let mut rows = select.query(params![tenant, after, session]).at(&desk.path)?;
+    let mut rows = select.query(params![tenant, int(after), session]).at(&desk.path)?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next().at(&desk.path)? {
         let line = read_line(desk, &row.get::<_, String>(0).at(&desk.path)?)?;

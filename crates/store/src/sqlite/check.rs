@@ -11,13 +11,14 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::{Desk, has_wal};
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{blob, index, search, session};
+use super::{blob, index, places, search, session};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
 
 pub(super) fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = check_pages(desk)?;
+    findings.extend(check_places(desk, repair)?);
     findings.extend(check_links(desk, scope, repair)?);
     findings.extend(check_index(desk, scope, repair)?);
     findings.extend(session::check_summaries(desk, scope, repair)?);
@@ -52,6 +53,19 @@ fn short_page(desk: &Desk) -> Result<Option<String>> {
     Ok((missing > 0 && !has_wal(&desk.path)).then(|| format!("its last {missing} bytes are missing")))
 }
 
+/// Every entry is found by its session and seq.
+fn check_places(desk: &Desk, repair: Repair) -> Result<Vec<Finding>> {
+    let wrong = places::count_wrong(desk)?;
+    if wrong == 0 {
+        return Ok(Vec::new());
+    }
+    if repair == Repair::Yes {
+        places::rebuild(desk)?;
+    }
+    let what = format!("{wrong} entries are not where their session looks for them");
+    Ok(vec![finding(desk, "places", what, repair)])
+}
+
 /// Recomputes each entry's depth and message count from its parent's.
 fn check_links(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
@@ -67,7 +81,8 @@ fn check_links(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding
             }
             if repair == Repair::Yes {
                 // The entry itself as its jump is slower and always right.
-                let sql = "UPDATE entries SET depth = ?2, messages = ?3, jump = ?4 WHERE key = ?1";
+                let sql = "UPDATE entries SET depth = ?2, messages = ?3, jump = ?4 
+                           WHERE arrival = (SELECT arrival FROM placed WHERE key = ?1)";
                 desk.prepare(sql)?.execute(params![key_of(pk, seq), depth, messages, seq.0]).at(&desk.path)?;
             }
         }
@@ -79,7 +94,8 @@ fn wrong_links(desk: &Desk, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
     let mut log = LogRows::open(desk, pk)?;
     let mut known: HashMap<Seq, (u32, u32)> = HashMap::new();
     let mut wrong = Vec::new();
-    let sql = "SELECT key, parent, kind, depth, messages FROM entries WHERE key > ?1 AND key <= ?2 AND depth NOT NULL";
+    let sql = "SELECT key, parent, kind, depth, messages FROM log
+               WHERE key > ?1 AND key <= ?2 AND depth NOT NULL ORDER BY key";
     let mut select = desk.prepare(sql)?;
     let mut rows = select.query([key_of(pk, Seq::ZERO), last_key(pk)]).at(&desk.path)?;
     while let Some(row) = rows.next().at(&desk.path)? {

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use sapwood_core::port::store::Result;
 use sapwood_core::{Principal, StoreError, TenantId};
@@ -64,6 +65,8 @@ impl Desk {
 
     fn tune(&self, mode: Mode) -> rusqlite::Result<()> {
         let conn = &self.conn;
+        // A plan is made once, not for every value anew: beside partial indexes SQLite would look at each.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
         if mode == Mode::ReadMapped {
@@ -236,5 +239,31 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
             place: path.display().to_string(),
             why: "this build of Sapwood has no encryption; build it with --features encryption".to_owned(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::super::schema::migrate;
+    use super::*;
+
+    #[test]
+    fn a_statement_is_planned_once_whatever_values_it_gets() {
+        let dir = tempfile::tempdir().unwrap();
+        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&desk.conn, &desk.path).unwrap();
+        for sql in [
+            "SELECT id FROM log WHERE key = ?1",
+            "SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1",
+            "SELECT summary FROM sessions WHERE tenant = ?1 AND id = 'a'",
+        ] {
+            let mut select = desk.prepare(sql).unwrap();
+            for value in 0..3 {
+                select.exists([value]).unwrap();
+            }
+            assert_eq!(select.get_status(StatementStatus::RePrepare), 0, "{sql}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::desk::Desk;
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
 use super::memories;
+use super::places;
 use super::search;
 use super::session::find;
 
@@ -86,20 +87,19 @@ fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
 fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>, gone: &mut HashSet<i64>) -> Result<()> {
     let mut after = key_of(pk, Seq::ZERO);
     loop {
-        let mut select =
-            desk.prepare("SELECT key FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3")?;
-        let keys: Vec<i64> = select
-            .query_map([after, last_key(pk), CHUNK_ROWS], |row| row.get(0))
+        let sql = "SELECT key, arrival FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3";
+        let mut select = desk.prepare(sql)?;
+        let rows: Vec<(i64, i64)> = select
+            .query_map([after, last_key(pk), CHUNK_ROWS], |row| Ok((row.get(0)?, row.get(1)?)))
             .and_then(Iterator::collect)
             .at(&desk.path)?;
-        let Some(last) = keys.last() else { return Ok(()) };
+        let Some((last, _)) = rows.last() else { return Ok(()) };
         after = *last;
-        for key in keys.into_iter().filter(|key| !needed.contains(&seq_of(*key))) {
+        for (key, arrival) in rows.into_iter().filter(|(key, _)| !needed.contains(&seq_of(*key))) {
             blob::drop_uses(desk, key)?;
-            let sql = "DELETE FROM entries WHERE key = ?1 RETURNING arrival";
-            gone.extend(
-                desk.prepare(sql)?.query_row([key], |row| row.get::<_, i64>(0)).optional().at(&desk.path)?,
-            );
+            desk.prepare("DELETE FROM entries WHERE arrival = ?1")?.execute([arrival]).at(&desk.path)?;
+            places::forget(desk, key)?;
+            gone.insert(arrival);
         }
     }
 }

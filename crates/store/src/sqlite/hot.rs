@@ -13,6 +13,7 @@ use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
 
 use super::append::lease_of;
+use super::audit::LastLine;
 use super::desk::Desk;
 use super::fault::Fault;
 use super::log::LogRows;
@@ -20,6 +21,8 @@ use super::session::{Order, SessionRow, find};
 
 /// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
 const SESSIONS_MAX: usize = 4_096;
+/// Tenants remembered, in the same way.
+const TENANTS_MAX: usize = 4_096;
 /// How far the time a session is listed by may stay behind its last update.
 pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
 /// Nodes remembered per session: the leaf, and what its jump pointers lead to.
@@ -43,6 +46,8 @@ impl HotSession {
 pub(super) struct Hot {
     sessions: RefCell<HashMap<(TenantId, SessionId), HotSession>>,
     data_version: Cell<i64>,
+    /// Where each tenant's audit ends.
+    lines: RefCell<HashMap<i64, LastLine>>,
     /// The session that was appended to last.
     last: Cell<Option<i64>>,
 }
@@ -81,6 +86,18 @@ impl Hot {
         if was_last && behind_ms < LISTED_BEHIND_MS_MAX { Order::Kept } else { Order::Changed }
     }
 
+    pub fn last_line(&self, tenant: i64) -> Option<LastLine> {
+        self.lines.borrow_mut().remove(&tenant)
+    }
+
+    pub fn keep_line(&self, tenant: i64, line: LastLine) {
+        let mut lines = self.lines.borrow_mut();
+        if lines.len() >= TENANTS_MAX {
+            lines.clear();
+        }
+        lines.insert(tenant, line);
+    }
+
     pub fn forget(&self, pk: i64) {
         self.last.set(None);
         self.sessions.borrow_mut().retain(|_, hot| hot.row.pk != pk);
@@ -89,6 +106,7 @@ impl Hot {
     pub fn forget_all(&self) {
         self.last.set(None);
         self.sessions.borrow_mut().clear();
+        self.lines.borrow_mut().clear();
     }
 }
 

@@ -138,7 +138,7 @@ impl<'d> LogRows<'d> {
             let (base, at) = self.shared(seq)?;
             return base.record_as(at, Numbering::Shared);
         }
-        let mut select = self.desk.prepare(&format!("SELECT {COLUMNS} FROM entries WHERE key = ?1"))?;
+        let mut select = self.desk.prepare(&format!("SELECT {COLUMNS} FROM log WHERE key = ?1"))?;
         let mut rows = select.query([key_of(self.pk, seq)]).at(&self.desk.path)?;
         let row = rows.next().at(&self.desk.path)?;
         row.map(|row| read_step(self.desk, row, numbering)?.record(self.desk)).transpose()
@@ -184,7 +184,7 @@ impl<'d> LogRows<'d> {
     ) -> Result<ControlFlow<(), Option<Seq>>> {
         let (desk, path) = (self.desk, &self.desk.path);
         let sql = format!(
-            "SELECT {COLUMNS} FROM entries WHERE arrival <= (SELECT arrival FROM entries WHERE key = ?1)
+            "SELECT {COLUMNS} FROM entries WHERE arrival <= (SELECT arrival FROM placed WHERE key = ?1)
              ORDER BY arrival DESC"
         );
         let mut select = desk.prepare(&sql)?;
@@ -222,7 +222,7 @@ impl<'d> LogRows<'d> {
             return Ok(records);
         }
         let desk = self.desk;
-        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
+        let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
         let mut select = desk.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let limit = i64::try_from(rest).unwrap_or(i64::MAX);
@@ -310,7 +310,7 @@ impl<'d> LogRows<'d> {
     /// Messages are not in the index of kinds: they are found by going through the log.
     fn scan_kinds(&self, kinds: &[Kind], after: Seq, limit: usize, records: &mut Vec<Record>) -> Result<()> {
         let desk = self.desk;
-        let sql = format!("SELECT {COLUMNS} FROM entries WHERE key > ?1 AND key <= ?2 ORDER BY key");
+        let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key");
         let mut select = desk.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let mut rows = select.query([from, last_key(self.pk)]).at(&desk.path)?;
@@ -341,16 +341,17 @@ impl<'d> LogRows<'d> {
     /// The last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
         let desk = self.desk;
-        let mut select = desk.prepare("SELECT max(key) FROM entries WHERE key > ?1 AND key <= ?2")?;
+        let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
+        let mut select = desk.prepare(sql)?;
         let bounds = [key_of(self.pk, Seq::ZERO), last_key(self.pk)];
-        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).at(&desk.path)?;
+        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).optional().at(&desk.path)?;
         Ok(last.map_or(Seq(self.inherited), seq_of))
     }
 
     fn id_at(&mut self, seq: Seq) -> Result<EntryId> {
         let (pk, seq) = self.home_of(seq)?;
         let desk = self.desk;
-        let mut select = desk.prepare("SELECT id FROM entries WHERE key = ?1")?;
+        let mut select = desk.prepare("SELECT id FROM log WHERE key = ?1")?;
         let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
         Ok(EntryId::from_bytes(id))
     }
@@ -371,8 +372,7 @@ impl<'d> LogRows<'d> {
 
     fn own_node(&self, seq: Seq) -> Result<Option<Node>> {
         let desk = self.desk;
-        let sql =
-            "SELECT parent, depth, jump, messages, settings FROM entries WHERE key = ?1 AND depth NOT NULL";
+        let sql = "SELECT parent, depth, jump, messages, settings FROM log WHERE key = ?1 AND depth NOT NULL";
         let mut select = desk.prepare(sql)?;
         let node = select.query_row([key_of(self.pk, seq)], |row| {
             let links = Links {
@@ -413,7 +413,7 @@ impl Lookup for LogRows<'_> {
     fn settings(&mut self, at: Seq) -> Result<Settings> {
         let (pk, seq) = self.home_of(at)?;
         let desk = self.desk;
-        let mut select = desk.prepare("SELECT snapshot FROM entries WHERE key = ?1")?;
+        let mut select = desk.prepare("SELECT snapshot FROM log WHERE key = ?1")?;
         let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
         serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
             .map_err(|error| desk.damaged(format!("the settings at entry {at}: {error}")))

@@ -19,6 +19,7 @@ mod keys;
 mod log;
 mod memories;
 mod path;
+mod places;
 mod reader;
 mod schema;
 mod search;

@@ -23,15 +23,16 @@ struct Layout {
 }
 
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PIECES],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
 const THIRD: Script = &[KEYS];
 const FOURTH: Script = &[MEMORIES];
 const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
-const SIXTH: Script = &[PIECES];
+const SIXTH: Script = &[PLACES];
+const SEVENTH: Script = &[PIECES];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -249,6 +250,39 @@ CREATE TABLE segments (
 CREATE TABLE blocks (pk INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 ";
 
+/// What scattered a page over the file for every session in a commit: where entries are, see [`super::places`], and which
+/// lines of the audit are about a session, see [`super::audit`].
+const PLACES: &str = "
+CREATE TABLE places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
+CREATE TABLE recent_places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
+INSERT INTO places SELECT key, arrival FROM entries ORDER BY key;
+DROP INDEX entries_by_key;
+
+CREATE VIEW placed AS SELECT key, arrival FROM places UNION ALL SELECT key, arrival FROM recent_places;
+-- The entries by their keys. Each half is joined on its own, so that SQLite looks them up, and merges them where they are
+-- wanted in order.
+CREATE VIEW log AS
+  SELECT p.key AS key, e.arrival AS arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
+         version, packing, body
+  FROM places p CROSS JOIN entries e ON e.arrival = p.arrival
+  UNION ALL
+  SELECT p.key, e.arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
+         version, packing, body
+  FROM recent_places p CROSS JOIN entries e ON e.arrival = p.arrival;
+
+CREATE TABLE session_audit (
+  tenant  INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  number  INTEGER NOT NULL,
+  PRIMARY KEY (tenant, session, number)
+) WITHOUT ROWID;
+INSERT INTO session_audit
+  SELECT tenant, session, number FROM audit a
+  WHERE session NOT NULL AND number <= (SELECT max(number) FROM audit WHERE tenant = a.tenant) / 1024 * 1024
+  ORDER BY tenant, session, number;
+DROP INDEX audit_by_session;
+";
+
 /// The index is built anew, as its numbers change.
 const SET_ASIDE_1: &str = "
 DROP TABLE docs;
@@ -384,7 +418,9 @@ mod tests {
           (1 << 32 | 3, x'03', 0, 1, 1, 3, 1, 0, 'a3'), (2 << 32 | 1, x'04', 0, 1, 9, NULL, 1, 0, 'b1'),
           (2 << 32 | 2, x'05', 0, 1, 1, 2, 1, 0, 'b2');
         INSERT INTO texts (rowid, text) VALUES (1, 'one'), (2, 'two'), (3, 'three');
-        UPDATE counters SET value = 3 WHERE name = 'indexed';";
+        UPDATE counters SET value = 3 WHERE name = 'indexed';
+        WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1500)
+        INSERT INTO audit SELECT 1, n, CASE WHEN n % 2 THEN 'a' END, '{}' FROM numbers;";
 
     #[test]
     fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
@@ -398,15 +434,20 @@ mod tests {
         assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
         assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
         assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is built anew, later");
+        let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM log ORDER BY key").unwrap();
+        let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
+        assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
+        assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE number <= 1024"), 512);
+        assert_eq!(count(&conn, "SELECT max(number) FROM session_audit"), 1_023, "the rest is gone through");
     }
 
     #[test]
     fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
-        const FIVE: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH] };
+        const SIX: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
         bring_up(&conn, &path, OLD).unwrap();
-        bring_up(&conn, &path, FIVE).unwrap();
+        bring_up(&conn, &path, SIX).unwrap();
         let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
             INSERT INTO blobs (pk, tenant, hash, packing, data) VALUES (1, 1, x'01', 0, 'small'), (2, 1, x'02', 0, zeroblob(3 << 20));";
         conn.execute_batch(rows).unwrap();

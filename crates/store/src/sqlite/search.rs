@@ -19,8 +19,9 @@ use super::index::{self, Found, Segment, WORD_BYTES_MAX, Wanted};
 use super::log::LogRows;
 use super::session::find;
 use super::sight::{seen_by, seen_from};
-use crate::match_text::{Query, distinct_words, is_searched, stored_text};
+use crate::match_text::{Query, is_searched, stored_text};
 use crate::rules;
+use crate::words::Cutter;
 
 /// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
@@ -87,8 +88,17 @@ pub(super) fn next_segment(desk: &Desk) -> Result<Option<impl FnOnce() -> Segmen
 }
 
 fn segment_of(first: i64, last: i64, arrived: &[Arrived]) -> Segment {
-    let words = |(number, text): &Arrived| (*number, text.as_ref().map(Text::words));
-    index::build(first, last, &arrived.iter().map(words).collect::<Vec<_>>())
+    let mut cutter = Cutter::default();
+    let mut builder = index::Builder::new(first, cutter.hash);
+    for (number, text) in arrived {
+        let Some(Text { tenant, session, text }) = text else { continue };
+        builder.begin_text(*number);
+        for mark in [tenant_mark(*tenant), session_mark(*session)] {
+            builder.add(&mark, cutter.hash.of(&mark));
+        }
+        cutter.cut(text, |word, hash| builder.add(word, hash));
+    }
+    builder.finish(last)
 }
 
 /// Adds what was indexed elsewhere, unless somebody was quicker, or may have erased some of it meanwhile.
@@ -121,14 +131,6 @@ pub(super) struct Text {
     pub tenant: i64,
     pub session: i64,
     pub text: String,
-}
-
-impl Text {
-    /// What the index sees of it.
-    fn words(&self) -> String {
-        let marks = [tenant_mark(self.tenant), session_mark(self.session)];
-        format!("{} {}", marks.join(" "), distinct_words(&self.text))
-    }
 }
 
 /// The texts of rows between two numbers, both excluded.

@@ -16,7 +16,7 @@ pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record
     if pk_of(key) == log.pk {
         return log.record(seq_of(key));
     }
-    let mut select = log.desk.prepare("SELECT depth FROM entries WHERE key = ?1")?;
+    let mut select = log.desk.prepare("SELECT depth FROM log WHERE key = ?1")?;
     let depth: Option<Option<u32>> =
         select.query_row([key], |row| row.get(0)).optional().at(&log.desk.path)?;
     match depth.flatten().map(Seq) {

@@ -47,7 +47,7 @@ pub(super) fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Resul
         return sessions.iter().map(|session| head_of_own(desk, scope, session)).collect();
     }
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
-    let sql = "SELECT COALESCE((SELECT key & 4294967295 FROM entries
+    let sql = "SELECT COALESCE((SELECT key & 4294967295 FROM placed
                                 WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)
                                 ORDER BY key DESC LIMIT 1), s.inherited)
                FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";

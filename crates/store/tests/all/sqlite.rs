@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use sapwood_core::entry::UserMessage;
 use sapwood_core::port::store::{
-    Append, Log, NewSession, Repair, Search, SearchQuery, Sessions, Until, Upkeep,
+    Append, Audit, AuditAction, AuditLine, AuditNote, Log, NewSession, Repair, Search, SearchQuery, Sessions,
+    Until, Upkeep,
 };
-use sapwood_core::{Draft, Part, Scope, SessionId, Store, TenantId, TimestampMs};
+use sapwood_core::{Draft, Part, Scope, Seq, SessionId, Store, TenantId, TimestampMs};
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
@@ -184,6 +185,95 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
         assert_eq!(refused.code(), "store.damaged", "{refused}");
         mend_index(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
+    });
+}
+
+/// Sessions that are written in turns, one message or a batch at a time, over more rows than are ever recent.
+async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
+    for session in sessions {
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+    }
+    for round in 0..800 {
+        for session in sessions {
+            // Now and then so many at once that they are settled at once.
+            let count = if round % 200 == 150 { 70 } else { 1 };
+            let say = |number| {
+                let said = Part::text(format!("{session} {round} {number}"));
+                Draft::new(TimestampMs(1), UserMessage { parts: vec![said], origin: None })
+            };
+            let note = AuditNote { action: AuditAction::Edit, session: Some(session.clone()), detail: None };
+            let drafts = (0..count).map(say).collect();
+            let append = Append::new(session.clone(), TimestampMs(1), drafts);
+            store.append(&ana(), Append { audit: Some(note), ..append }).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn entries_are_found_wherever_their_places_are_kept_and_the_doctor_brings_lost_ones_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sapwood.db");
+    let sessions: Vec<SessionId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).into();
+    block_on(async {
+        let store = open(&dir);
+        write_in_turns(&store, &sessions).await;
+        let other = rusqlite::Connection::open(&path).unwrap();
+        let count = |table: &str| -> i64 {
+            other.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+        };
+        let (recent, all) = (count("recent_places"), count("places") + count("recent_places"));
+        assert!((1..1_024).contains(&recent), "{recent}");
+        assert_eq!(all, count("entries"));
+        for session in &sessions {
+            let whole = store.read_after(&ana(), session, Seq::ZERO, 10_000).await.unwrap();
+            let seqs: Vec<u32> = whole.iter().map(|record| record.meta.seq.0).collect();
+            let last = store.summary(&ana(), session).await.unwrap().head.seq.0;
+            assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
+            assert_eq!(store.heads(&ana(), std::slice::from_ref(session)).await.unwrap(), [Some(Seq(last))]);
+        }
+        assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
+        other
+            .execute_batch("DELETE FROM recent_places; UPDATE places SET arrival = 7 WHERE arrival = 9")
+            .unwrap();
+        for (repair, expected) in [(Repair::No, true), (Repair::Yes, true), (Repair::No, false)] {
+            let findings = store.check(&ana(), repair).await.unwrap();
+            assert_eq!(findings.iter().any(|finding| finding.rule == "places"), expected, "{findings:?}");
+        }
+        assert_eq!(count("placed"), count("entries"));
+    });
+}
+
+#[test]
+fn what_the_audit_says_of_a_session_is_whole_over_many_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let sessions: Vec<SessionId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).into();
+    block_on(async {
+        let store = open(&dir);
+        write_in_turns(&store, &sessions).await;
+        let operator = Scope::operator(TenantId::local(), ana().principal);
+        let mut all = Vec::new();
+        while let page @ [_, ..] = &store
+            .read_audit(&operator, None, all.last().map_or(0, |line: &AuditLine| line.number), 500)
+            .await
+            .unwrap()[..]
+        {
+            all.extend_from_slice(page);
+        }
+        assert_eq!(all.len(), 3 * 801, "each session was made, and appended to 800 times");
+        for session in &sessions {
+            let expected: Vec<AuditLine> =
+                all.iter().filter(|line| line.session.as_ref() == Some(session)).cloned().collect();
+            let mut found: Vec<AuditLine> = Vec::new();
+            loop {
+                let after = found.last().map_or(0, |line| line.number);
+                let page = store.read_audit(&operator, Some(session), after, 300).await.unwrap();
+                if page.is_empty() {
+                    break;
+                }
+                found.extend(page);
+            }
+            assert_eq!(found, expected);
+        }
     });
 }
 

@@ -23,8 +23,10 @@ use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
+/// Appends of one connection at least: with fewer, sessions are still being met for the first time.
+const EACH_MIN: usize = 256;
 /// Reads are so much quicker than durable appends that more of them are measured.
-const READS_PER_APPEND: usize = 10;
+const READS_PER_APPEND: usize = 4;
 /// Which corpus the texts are from.
 const SEED: u64 = 14;
 /// How long the client waits for one answer.
@@ -45,7 +47,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let texts = texts();
     for _ in 0..stage.sizes.rounds {
         in_process.push(append_in_process(stage, &texts).await?);
-        let each = (stage.sizes.appends / CONNECTIONS).max(4);
+        let each = (stage.sizes.appends / CONNECTIONS).max(EACH_MIN);
         let floor = Served::start(&["bench", "--serve-empty", "--json"], stage)?;
         measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
         drop(floor);
@@ -93,7 +95,7 @@ fn texts() -> Vec<String> {
 /// The same appends without HTTP.
 async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f64> {
     let engine = stage.open("http.db", Durability::Full)?;
-    let each = (stage.sizes.appends / CONNECTIONS).max(4);
+    let each = (stage.sizes.appends / CONNECTIONS).max(EACH_MIN);
     let mut sessions = Vec::with_capacity(CONNECTIONS);
     for at in 0..CONNECTIONS {
         sessions.push(stage.session(&engine, &format!("s{at}")).await?);

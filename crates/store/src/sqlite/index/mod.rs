@@ -13,8 +13,8 @@ use sapwood_core::port::store::Result;
 
 use super::desk::Desk;
 use super::fault::Fault;
+pub(super) use segment::{Builder, Segment, WORD_BYTES_MAX, cut};
 use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
-pub(super) use segment::{Segment, WORD_BYTES_MAX, build, cut};
 
 /// So many segments of a size become one of the next.
 const FAN_IN: usize = 8;

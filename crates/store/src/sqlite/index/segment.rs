@@ -4,9 +4,9 @@
 //! before and the rest, followed by its texts as distances from one to the next. A directory has the first word of each
 //! block, so that a word is found by reading the directory and one block.
 
-use std::collections::HashMap;
+use std::ops::Range;
 
-use foldhash::fast::FixedState;
+use crate::words::WordHash;
 
 /// A block is closed once it has so many bytes: its row then fills a page of the file.
 const BLOCK_BYTES: usize = 3_900;
@@ -29,30 +29,93 @@ pub(in crate::sqlite) struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sqlite) struct Garbled;
 
-/// The index of a run of texts. Each is its number and its words with spaces between; the numbers grow.
-pub(in crate::sqlite) fn build(first: i64, last: i64, texts: &[(i64, Option<String>)]) -> Segment {
-    let mut places: HashMap<&str, usize, FixedState> = HashMap::default();
-    let mut lists: Vec<(&str, Numbers)> = Vec::new();
-    let mut count = 0;
-    for (number, text) in texts {
-        let Some(text) = text else { continue };
-        count += 1;
-        let number = u64::try_from(number - first).unwrap_or(0);
-        for word in text.split(' ').filter(|word| !word.is_empty()) {
-            let word = cut(word);
-            let place = *places.entry(word).or_insert_with(|| {
-                lists.push((word, Numbers::default()));
-                lists.len() - 1
-            });
-            lists[place].1.push(number);
+/// Places of the table of words at first.
+const WORD_PLACES: usize = 1 << 12;
+
+/// Collects the words of a run of texts, one text after the other; their numbers grow.
+pub(in crate::sqlite) struct Builder {
+    hash: WordHash,
+    first: i64,
+    texts: u32,
+    /// The text that words are being added of, counted from the first.
+    number: u64,
+    /// All words, one behind the other.
+    letters: String,
+    words: Vec<Word>,
+    /// By their hashes: one more than the word's index. Open addressing, at most half full; nought is an empty place.
+    places: Vec<u32>,
+}
+
+struct Word {
+    hash: u64,
+    letters: Range<usize>,
+    numbers: Numbers,
+}
+
+impl Builder {
+    pub fn new(first: i64, hash: WordHash) -> Self {
+        let (letters, words) = (String::new(), Vec::new());
+        Self { hash, first, texts: 0, number: 0, letters, words, places: vec![0; WORD_PLACES] }
+    }
+
+    pub fn begin_text(&mut self, number: i64) {
+        self.texts += 1;
+        self.number = u64::try_from(number - self.first).unwrap_or(0);
+    }
+
+    /// A word that the text holds, and its hash.
+    pub fn add(&mut self, word: &str, hash: u64) {
+        let (word, hash) = match cut(word) {
+            kept if kept.len() < word.len() => (kept, self.hash.of(kept)),
+            _ => (word, hash),
+        };
+        let last = self.places.len() - 1;
+        let mut place = hash as usize >> 1 & last;
+        while let Some(index) = self.places[place].checked_sub(1) {
+            let known = &mut self.words[index as usize];
+            if known.hash == hash && self.letters[known.letters.clone()] == *word {
+                return known.numbers.push(self.number);
+            }
+            place = (place + 1) & last;
+        }
+        self.add_new(word, hash, place);
+    }
+
+    fn add_new(&mut self, word: &str, hash: u64, place: usize) {
+        let start = self.letters.len();
+        self.letters.push_str(word);
+        let mut numbers = Numbers::default();
+        numbers.push(self.number);
+        self.words.push(Word { hash, letters: start..self.letters.len(), numbers });
+        self.places[place] = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
+        if self.words.len() * 2 > self.places.len() {
+            self.grow();
         }
     }
-    lists.sort_unstable_by_key(|(word, _)| *word);
-    let mut writer = Writer::default();
-    for (word, numbers) in &lists {
-        writer.add(word.as_bytes(), &numbers.bytes);
+
+    fn grow(&mut self) {
+        self.places = vec![0; self.places.len() * 4];
+        let last = self.places.len() - 1;
+        for (index, word) in (1..).zip(&self.words) {
+            let mut place = word.hash as usize >> 1 & last;
+            while self.places[place] != 0 {
+                place = (place + 1) & last;
+            }
+            self.places[place] = index;
+        }
     }
-    writer.finish(first, last, count)
+
+    /// The index of them; `last` is the last number it has seen, with a text or without.
+    pub fn finish(self, last: i64) -> Segment {
+        let letters_of = |word: &Word| &self.letters.as_bytes()[word.letters.clone()];
+        let mut sorted: Vec<&Word> = self.words.iter().collect();
+        sorted.sort_unstable_by_key(|word| letters_of(word));
+        let mut writer = Writer::default();
+        for word in sorted {
+            writer.add(letters_of(word), &word.numbers.bytes);
+        }
+        writer.finish(self.first, last, self.texts)
+    }
 }
 
 /// A word as the index has it.
@@ -321,6 +384,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::words::Cutter;
+
+    fn build(first: i64, last: i64, texts: &[(i64, Option<String>)]) -> Segment {
+        let mut cutter = Cutter::default();
+        let mut builder = Builder::new(first, cutter.hash);
+        for (number, text) in texts {
+            let Some(text) = text else { continue };
+            builder.begin_text(*number);
+            cutter.cut(text, |word, hash| builder.add(word, hash));
+        }
+        builder.finish(last)
+    }
 
     fn find(segment: &Segment, wanted: &str, is_prefix: bool) -> BTreeSet<i64> {
         let (start, count) = blocks_of(&segment.directory, wanted, is_prefix).unwrap();
@@ -385,6 +460,15 @@ mod tests {
             let _ = check(&segment);
             let _ = merge(&[segment], |_| true);
         }
+    }
+
+    #[test]
+    fn long_words_that_begin_alike_are_one() {
+        let long = "x".repeat(WORD_BYTES_MAX);
+        let texts = [(0, Some(format!("{long}a {long}b {long}"))), (1, Some(format!("{long}c")))];
+        let segment = build(0, 1, &texts);
+        check(&segment).unwrap();
+        assert_eq!(find(&segment, &long, false), BTreeSet::from([0, 1]));
     }
 
     #[test]

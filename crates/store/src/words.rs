@@ -1,0 +1,255 @@
+//! Cutting texts into words: runs of letters and digits, in lower case, each once. This runs for every byte that is indexed,
+//! so it goes over 64 bytes at a time, and looks at characters only where they are not ASCII. Pure.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+
+use crate::match_text::spans_of;
+
+/// An odd number without a pattern, for hashing words.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// So that the last word can be read eight bytes at a time, too.
+const PADDING: &str = "\0\0\0\0\0\0\0\0";
+/// Bytes that are looked at together: one bit of a mask each.
+const BLOCK: usize = 64;
+/// Places of a table of words at first: enough for most texts.
+const SEEN_PLACES: usize = 512;
+
+/// Cuts one text after the other.
+#[derive(Default)]
+pub struct Cutter {
+    pub hash: WordHash,
+    folded: String,
+    seen: Seen,
+}
+
+impl Cutter {
+    /// Gives each word of a text once, with its hash.
+    pub fn cut(&mut self, text: &str, mut take: impl FnMut(&str, u64)) {
+        let Self { hash, folded, seen } = self;
+        folded.clear();
+        folded.push_str(text);
+        folded.make_ascii_lowercase();
+        folded.push_str(PADDING);
+        seen.clear();
+        let mut take_new = |word: &str, hash: u64| {
+            if seen.insert(hash) {
+                take(word, hash);
+            }
+        };
+        let mut runs = Runs { bytes: folded.as_bytes(), block: usize::MAX, mask: 0 };
+        let mut at = 0;
+        while let Some(run) = runs.next_from(at) {
+            at = run.end;
+            let word = &folded[run.clone()];
+            if word.is_ascii() {
+                take_new(word, hash.within(folded.as_bytes(), run));
+                continue;
+            }
+            for span in spans_of(word) {
+                let word = word[span].to_lowercase();
+                take_new(&word, hash.of(&word));
+            }
+        }
+    }
+}
+
+/// Each word of a text once, with spaces between: what an index without positions needs to see.
+pub fn distinct_words(text: &str) -> String {
+    let mut words = String::with_capacity(text.len() / 2 + 1);
+    Cutter::default().cut(text, |word, _| {
+        words.push_str(word);
+        words.push(' ');
+    });
+    words
+}
+
+/// Runs of bytes that are letters or digits, or not ASCII.
+struct Runs<'t> {
+    bytes: &'t [u8],
+    /// The block that the mask is of.
+    block: usize,
+    mask: u64,
+}
+
+impl Runs<'_> {
+    fn next_from(&mut self, at: usize) -> Option<Range<usize>> {
+        let start = self.find(at, true)?;
+        let end = self.find(start, false).unwrap_or(self.bytes.len());
+        Some(start..end)
+    }
+
+    /// The next byte that is in a run, or in none.
+    fn find(&mut self, mut at: usize, in_run: bool) -> Option<usize> {
+        while at < self.bytes.len() {
+            let mask = self.mask_of(at / BLOCK);
+            let wanted = if in_run { mask } else { !mask } >> (at % BLOCK);
+            if wanted != 0 {
+                let found = at + wanted.trailing_zeros() as usize;
+                return (found < self.bytes.len()).then_some(found);
+            }
+            at = (at / BLOCK + 1) * BLOCK;
+        }
+        None
+    }
+
+    fn mask_of(&mut self, block: usize) -> u64 {
+        if self.block != block {
+            self.block = block;
+            let rest = &self.bytes[block * BLOCK..];
+            self.mask = match rest.first_chunk::<BLOCK>() {
+                Some(whole) => block_mask(whole),
+                None => {
+                    let mut padded = [0; BLOCK];
+                    padded[..rest.len()].copy_from_slice(rest);
+                    block_mask(&padded)
+                }
+            };
+        }
+        self.mask
+    }
+}
+
+fn block_mask(block: &[u8; BLOCK]) -> u64 {
+    let (eights, _) = block.as_chunks::<8>();
+    let bits = |(at, eight): (usize, &[u8; 8])| eight_mask(u64::from_le_bytes(*eight)) << (8 * at);
+    eights.iter().enumerate().map(bits).fold(0, |mask, bits| mask | bits)
+}
+
+/// A bit for each of eight bytes: `0`–`9`, `a`–`z`, or not ASCII. The sums carry into a byte's highest bit where it is at
+/// least the bound, and never beyond, as all others have seven bits; the product gathers these bits in the highest byte.
+fn eight_mask(bytes: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHEST: u64 = 0x80 * ONES;
+    let low = bytes & !HIGHEST;
+    let at_least = |bound: u8| low + u64::from(0x80 - bound) * ONES;
+    let digits = at_least(b'0') & !at_least(b'9' + 1);
+    let letters = at_least(b'a') & !at_least(b'z' + 1);
+    let marked = (digits | letters | bytes) & HIGHEST;
+    (marked >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+/// How words are hashed. Nobody can know which of them meet in a table.
+#[derive(Debug, Clone, Copy)]
+pub struct WordHash(u64);
+
+impl Default for WordHash {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl WordHash {
+    pub fn of(self, word: &str) -> u64 {
+        self.within(format!("{word}{PADDING}").as_bytes(), 0..word.len())
+    }
+
+    /// Of a word in a text that goes on for eight bytes after it. Never nought.
+    fn within(self, text: &[u8], word: Range<usize>) -> u64 {
+        let mut hash = self.0 ^ word.len() as u64;
+        let (eights, _) = text[word.start..].as_chunks::<8>();
+        let mut left = word.len();
+        for eight in eights {
+            let eight = u64::from_le_bytes(*eight);
+            if left <= 8 {
+                // What is behind the word is shifted out.
+                return fold(hash, eight.checked_shl(8 * (8 - left as u32)).unwrap_or(0)) | 1;
+            }
+            hash = fold(hash, eight);
+            left -= 8;
+        }
+        hash | 1
+    }
+}
+
+fn fold(hash: u64, bytes: u64) -> u64 {
+    let wide = u128::from(hash ^ bytes) * u128::from(HASH_FACTOR);
+    (wide as u64) ^ (wide >> 64) as u64
+}
+
+/// Words that have been met, by 64 bits of hash: two of one text that share them would be a wonder. Open addressing in a
+/// table that is at most half full; nought is an empty place.
+struct Seen {
+    places: Vec<u64>,
+    taken: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { places: vec![0; SEEN_PLACES], taken: 0 }
+    }
+}
+
+impl Seen {
+    /// A table that one large text has blown up does not stay.
+    fn clear(&mut self) {
+        self.places.truncate(SEEN_PLACES);
+        self.places.fill(0);
+        self.taken = 0;
+    }
+
+    /// Whether it was not there.
+    fn insert(&mut self, hash: u64) -> bool {
+        let last = self.places.len() - 1;
+        let mut place = hash as usize >> 1 & last;
+        while self.places[place] != 0 {
+            if self.places[place] == hash {
+                return false;
+            }
+            place = (place + 1) & last;
+        }
+        self.places[place] = hash;
+        self.taken += 1;
+        if self.taken * 2 > self.places.len() {
+            self.grow();
+        }
+        true
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![0; self.places.len() * 4];
+        let old = std::mem::replace(&mut self.places, larger);
+        self.taken = 0;
+        for hash in old.into_iter().filter(|hash| *hash != 0) {
+            self.insert(hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_word_is_there_once_in_lower_case() {
+        assert_eq!(distinct_words("The end, the END; Über uns_uns"), "the end über uns ");
+        assert_eq!(distinct_words("a_b a-b (A)"), "a b ");
+        assert_eq!(distinct_words("  "), "");
+        assert_eq!(distinct_words(""), "");
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_those_of_the_text_wherever_they_lie(
+            text in "([a-zA-Z0-9]{1,20}|[ -~]{0,9}|\\PC{0,3}|[a-z]é[a-z]|→){0,60}",
+        ) {
+            let expected: BTreeSet<String> =
+                spans_of(&text.to_ascii_lowercase()).map(|span| text.to_ascii_lowercase()[span].to_lowercase()).collect();
+            let mut cutter = Cutter::default();
+            // A cutter has forgotten the text before.
+            cutter.cut("every word of another text", |_, _| {});
+            let mut found = Vec::new();
+            cutter.cut(&text, |word, hash| found.push((word.to_owned(), hash)));
+            for (word, hash) in &found {
+                prop_assert_eq!(cutter.hash.of(word), *hash, "{}", word);
+            }
+            let words: Vec<String> = found.into_iter().map(|(word, _)| word).collect();
+            prop_assert_eq!(words.len(), expected.len());
+            prop_assert_eq!(words.into_iter().collect::<BTreeSet<_>>(), expected);
+        }
+    }
+}
