@@ -178,7 +178,7 @@ async fn take(
 ) -> Result<BlobRef> {
     let mut sink = state.engine.store().begin_blob(&caller.scope).await?;
     let (mut head, mut size) = (Vec::new(), 0);
-    while let Some(bytes) = incoming.next().await? {
+    while let Some(bytes) = incoming.next(state.settings.request_time_max).await? {
         size += bytes.len() as u64;
         head.extend_from_slice(&bytes[..bytes.len().min(SNIFFED_BYTES - head.len())]);
         sink.write(&bytes).await?;
