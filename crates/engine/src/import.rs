@@ -3,9 +3,15 @@
 //! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
 //! the store has of the session, and writes what is new.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Draft, MemberChanged};
-use sapwood_core::port::store::{Append, AuditAction, AuditNote, Created, Expect, NewSession};
+use sapwood_core::port::store::{Append, Appended, AuditAction, AuditNote, Created, Expect, NewSession};
 use sapwood_core::{BlobHash, Body, Principal, Scope, Seq, SessionId, StoreError};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
@@ -29,8 +35,12 @@ pub struct Import {
     head: Seq,
     pending: Vec<Draft>,
     pending_bytes: usize,
+    /// The batch that the store is writing while the next one is gathered.
+    writing: Option<Writing>,
     pub added: u64,
 }
+
+type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
     /// Begins an import. A session that is there already is extended.
@@ -45,9 +55,24 @@ impl Engine {
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
             pending_bytes: 0,
+            writing: None,
             added: 0,
         };
         Ok((import, created))
+    }
+}
+
+impl Engine {
+    async fn take_memberships_back(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        let summary = self.store.summary(scope, session).await?;
+        let now = self.clock.now();
+        let revoke =
+            |member: &Principal| Draft::new(now, MemberChanged { member: member.clone(), role: None });
+        let drafts: Vec<Draft> = summary.members.keys().map(revoke).collect();
+        if !drafts.is_empty() {
+            self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        }
+        Ok(())
     }
 }
 
@@ -65,8 +90,9 @@ impl Import {
     /// by that here: only its owner shares a session, and that is now the one who imports it.
     pub async fn finish(mut self) -> Result<u64> {
         self.write().await?;
+        self.settle().await?;
         if self.added > 0 {
-            self.take_memberships_back().await?;
+            self.engine.take_memberships_back(&self.scope, &self.session).await?;
         }
         if self.added > 0 {
             let detail = Some(format!("{} entries", self.added));
@@ -76,18 +102,8 @@ impl Import {
         Ok(self.added)
     }
 
-    async fn take_memberships_back(&self) -> Result<()> {
-        let summary = self.engine.store.summary(&self.scope, &self.session).await?;
-        let now = self.engine.clock.now();
-        let revoke =
-            |member: &Principal| Draft::new(now, MemberChanged { member: member.clone(), role: None });
-        let drafts: Vec<Draft> = summary.members.keys().map(revoke).collect();
-        if !drafts.is_empty() {
-            self.engine.append(&self.scope, Append::new(self.session.clone(), now, drafts)).await?;
-        }
-        Ok(())
-    }
-
+    /// Has the store write what is pending. Where it keeps the order of appends, the next batch is begun before the last is
+    /// done: at most two are on their way. If the last one fails, the log does not end where the next one expects it to.
     async fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -97,10 +113,34 @@ impl Import {
         self.added += drafts.len() as u64;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
+        self.head = Seq(self.head.0.saturating_add(u32::try_from(drafts.len()).unwrap_or(u32::MAX)));
         let append = Append { expect, ..Append::new(self.session.clone(), now, drafts) };
-        self.head = self.engine.append(&self.scope, append).await?.head.seq;
+        let (engine, scope) = (self.engine.clone(), self.scope.clone());
+        let mut next = maybe_done(async move { engine.append(&scope, append).await }.boxed());
+        if !self.engine.store.keeps_order() {
+            self.writing = Some(next);
+            return self.settle().await;
+        }
+        if let Some(last) = &mut self.writing {
+            poll_once(last).await;
+        }
+        poll_once(&mut next).await;
+        self.settle().await?;
+        self.writing = Some(next);
         Ok(())
     }
+
+    /// Waits for the batch that is being written.
+    async fn settle(&mut self) -> Result<()> {
+        let Some(mut writing) = self.writing.take() else { return Ok(()) };
+        (&mut writing).await;
+        Pin::new(&mut writing).take_output().map_or(Ok(()), |appended| appended.map(|_| ()))
+    }
+}
+
+/// Lets it go as far as it can without waiting.
+async fn poll_once(writing: &mut Writing) {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *writing).poll(context))).await.is_ready();
 }
 
 /// About how much room a body takes.

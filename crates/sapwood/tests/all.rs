@@ -6,6 +6,7 @@ mod all {
     mod faulty;
     mod graft;
     mod hooks;
+    mod import;
     mod memory;
     mod memory_crossing;
     mod parallel;

@@ -1,6 +1,7 @@
 //! Bodies on disk: JSON, compressed where that pays.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lz4_flex::block;
 use sapwood_core::port::store::Result;
@@ -11,8 +12,10 @@ use crate::rules;
 /// Bodies shorter than this are kept as they are: there is nothing to be won.
 const PACK_BYTES_MIN: usize = 128;
 
-/// From so many bodies on, as an import brings them, a second thread packs half of them.
+/// From so many bodies on, as an import brings them, a second thread packs some of them.
 const SHARED_BODIES_MIN: usize = 256;
+/// How many of them a thread takes at a time: the one that gets less of the processor takes fewer, and is not waited for.
+const PIECE_BODIES: usize = 32;
 
 /// How stored bytes are packed. The numbers are on disk.
 const PLAIN: u8 = 0;
@@ -45,17 +48,28 @@ pub(crate) fn pack_drafts<T: Send>(
     drafts: &[Draft],
     pack: impl Fn(&Draft) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    let pack_each = |drafts: &[Draft]| drafts.iter().map(&pack).collect::<Result<Vec<T>>>();
     if drafts.len() < SHARED_BODIES_MIN {
-        return pack_each(drafts);
+        return drafts.iter().map(pack).collect();
     }
-    let (first, second) = drafts.split_at(drafts.len() / 2);
+    let next = AtomicUsize::new(0);
+    let pack_pieces = || -> Result<Vec<(usize, Vec<T>)>> {
+        let mut packed = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = drafts.chunks(PIECE_BODIES).nth(at) else { return Ok(packed) };
+            packed.push((at, piece.iter().map(&pack).collect::<Result<Vec<T>>>()?));
+        }
+    };
     std::thread::scope(|scope| {
         let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
-        let Ok(helper) = packer.spawn_scoped(scope, || pack_each(second)) else { return pack_each(drafts) };
-        let mut packed = pack_each(first)?;
-        packed.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        Ok(packed)
+        // Without it, all pieces are packed here.
+        let helper = packer.spawn_scoped(scope, pack_pieces);
+        let mut packed = pack_pieces()?;
+        if let Ok(helper) = helper {
+            packed.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        packed.sort_unstable_by_key(|(at, _)| *at);
+        Ok(packed.into_iter().flat_map(|(_, piece)| piece).collect())
     })
 }
 

@@ -35,11 +35,32 @@ fn write_file(path: &Path, bytes_min: usize) -> usize {
     lines
 }
 
+/// A record of a few bytes as a program writes it, so that what is remembered of each is most of what grows.
+fn short_line(format: &str, number: usize) -> Value {
+    let at = "2026-01-02T03:04:05.000Z";
+    match (format, number) {
+        ("codex", 0) => json!({ "timestamp": at, "type": "session_meta", "payload": { "id": "flat-2" } }),
+        ("codex", _) => {
+            let content = json!([{ "type": "input_text", "text": "go on" }]);
+            let payload = json!({ "type": "message", "role": "user", "content": content });
+            json!({ "timestamp": at, "type": "response_item", "payload": payload })
+        }
+        _ => line(number, "go on"),
+    }
+}
+
+fn write_short_lines(path: &Path, format: &str, lines: usize) {
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    for number in 0..lines {
+        writeln!(out, "{}", short_line(format, number)).unwrap();
+    }
+}
+
 /// Imports a file into a store of its own: how many entries came, the problems' codes, and the most memory it took, in KB.
-fn import(path: &Path) -> (u64, Vec<String>, u64) {
+fn import(path: &Path, options: &[&str]) -> (u64, Vec<String>, u64) {
     let world = World::new("sqlite");
     let mut command = world.bare();
-    command.args(["--store", &world.url, "--json", "import"]).arg(path);
+    command.args(["--store", &world.url, "--json", "import"]).args(options).arg(path);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     let mut peak_kb = 0;
@@ -65,12 +86,33 @@ fn memory_does_not_grow_with_the_file() {
     for bytes in [SMALL_BYTES, LARGE_BYTES] {
         let path = dir.path().join("session.jsonl");
         let lines = write_file(&path, bytes);
-        let (added, codes, peak_kb) = import(&path);
+        let (added, codes, peak_kb) = import(&path, &[]);
         assert_eq!((added, codes), (lines as u64, Vec::new()));
         peaks.push(peak_kb);
     }
     let growth_kb = peaks[1].saturating_sub(peaks[0]);
     assert!(peaks[0] > 0 && growth_kb < GROWTH_KB_MAX, "{growth_kb} KB more: {peaks:?}");
+}
+
+#[test]
+fn what_is_remembered_of_each_record_is_small() {
+    const FEW: usize = 60_000;
+    const MANY: usize = 260_000;
+    /// Twice what it takes; a table of keys as the standard library has it would take twice that again.
+    const RECORD_BYTES_MAX: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("session.jsonl");
+    for format in ["claude-code", "codex"] {
+        let mut peaks = Vec::new();
+        for lines in [FEW, MANY] {
+            write_short_lines(&path, format, lines);
+            let (added, codes, peak_kb) = import(&path, &["--dry-run", "--from", format]);
+            assert!(added + 1 >= lines as u64 && codes.is_empty(), "{added} {codes:?}");
+            peaks.push(peak_kb);
+        }
+        let each_bytes = (peaks[1].saturating_sub(peaks[0]) << 10) / (MANY - FEW) as u64;
+        assert!(peaks[0] > 0 && each_bytes < RECORD_BYTES_MAX, "{format}: {each_bytes} a record: {peaks:?}");
+    }
 }
 
 #[test]
@@ -87,7 +129,7 @@ fn a_line_of_hundreds_of_megabytes_takes_the_room_of_the_longest_line_that_is_al
     }
     writeln!(out, "\n{}", line(1, "after")).unwrap();
     drop(out);
-    let (added, codes, peak_kb) = import(&path);
+    let (added, codes, peak_kb) = import(&path, &[]);
     assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
     assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "it took {peak_kb} KB");
 }

@@ -412,6 +412,11 @@ pub trait Sessions: Send + Sync {
 #[async_trait]
 pub trait Log: Send + Sync {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
+    /// Whether appends are done in the order in which they were first polled. Then a caller may begin one before it knows
+    /// what became of the one before, and expect the head that one will leave.
+    fn keeps_order(&self) -> bool {
+        false
+    }
     /// In order, beginning after `after`.
     async fn read_after(
         &self,

@@ -9,7 +9,7 @@
 //! - `isSidechain` is a helper's own conversation: in the tree, not on the main path. `isMeta` records, titles, snapshots
 //!   and whatever else there is are kept beside the tree.
 //!
-//! Memory: one response, and 16 bytes for each response seen.
+//! Memory: one response, and some 12 bytes for each response seen.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -121,7 +121,7 @@ pub struct Importer {
     main: Option<Response>,
     side: Option<Response>,
     /// Responses whose usage was counted.
-    counted: HashSet<[u8; 16]>,
+    counted: HashSet<u64, foldhash::fast::RandomState>,
     boundary: Option<CompactMetadata>,
     /// A helper's own file: its side path is the main one.
     is_helper: bool,
@@ -158,7 +158,7 @@ impl Importer {
             name: name.to_owned(),
             main: None,
             side: None,
-            counted: HashSet::new(),
+            counted: HashSet::default(),
             boundary: None,
             is_helper: false,
             loose: 0,
@@ -357,9 +357,9 @@ impl Importer {
     fn close(&mut self, path: Path, harvest: &mut Harvest) {
         let Some(mut response) = self.response(path).take() else { return };
         let (at, line) = (harvest.at, harvest.line);
-        let mut id = [0; 16];
-        id.copy_from_slice(&BlobHash::of(response.message_id.as_bytes()).as_bytes()[..16]);
-        if response.message.usage.is_some() && !self.counted.insert(id) {
+        let mut id = [0; 8];
+        id.copy_from_slice(&BlobHash::of(response.message_id.as_bytes()).as_bytes()[..8]);
+        if response.message.usage.is_some() && !self.counted.insert(u64::from_le_bytes(id)) {
             response.message.usage = None;
         }
         (harvest.at, harvest.line) = (response.at, response.line);

@@ -3,9 +3,8 @@
 //! it and left alone. So a source that grew is extended, one that went back becomes a branch, and the same file adds
 //! nothing.
 //!
-//! Memory: some 50 bytes for each record, and nothing else that grows. Whatever the steps are, the drafts can be placed.
-
-use std::collections::HashMap;
+//! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
+//! grows. Whatever the steps are, the drafts can be placed.
 
 use sapwood_core::entry::{Label, LeafMoved, Stance, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
@@ -13,10 +12,10 @@ use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
 use super::harvest::{Act, By, Key, Path, Step, Under};
+use super::keys::{Keys, Met, Place, STAND_INS_MAX};
+use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::{PROBLEMS_MAX, Problem, Trouble};
 
-/// Most entries of one log that are remembered.
-const ROWS_MAX: usize = (u32::MAX - 1) as usize;
 /// Most steps taken up paths, in all: a file that asks for more is made to.
 const WALK_STEPS_MAX: u64 = 1 << 30;
 /// From this size of its texts on, a body is measured exactly.
@@ -24,27 +23,12 @@ const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
 /// The last time an id can hold, less some room to count up.
 const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
 
-/// A place in the tree: a row, or before the first entry.
-type Place = Option<u32>;
-
-#[derive(Clone, Copy)]
-struct Row {
-    id: EntryId,
-    parent: Place,
-}
-
-#[derive(Clone, Copy)]
-struct Known {
-    place: Place,
-    /// Whether the source has named it in this run.
-    seen: bool,
-    is_entry: bool,
-}
-
 pub struct Grower {
     agent: Option<Principal>,
-    rows: Vec<Row>,
-    keys: HashMap<Key, Known, foldhash::fast::RandomState>,
+    rows: Rows,
+    keys: Keys,
+    /// Which of the entries that the log had before the source has named in this run.
+    named: Vec<bool>,
     last: Option<EntryId>,
     /// Where the log's leaf is, and where the source's is.
     leaf: Place,
@@ -64,8 +48,9 @@ impl Grower {
     pub fn new(agent: Option<Principal>) -> Self {
         Self {
             agent,
-            rows: Vec::new(),
-            keys: HashMap::default(),
+            rows: Rows::default(),
+            keys: Keys::default(),
+            named: Vec::new(),
             last: None,
             leaf: None,
             source_leaf: None,
@@ -81,14 +66,10 @@ impl Grower {
 
     /// An entry the log has already, in the order of seqs. `parent` is its parent's seq; seqs begin with 1.
     pub fn know(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
-        let parent = parent.and_then(|seq| seq.checked_sub(1));
-        let place = match stance {
-            Stance::InTree => u32::try_from(self.rows.len()).ok(),
-            Stance::Beside => parent,
-        };
-        self.rows.push(Row { id, parent });
-        self.keys.insert(Key::of_id(id), Known { place, seen: false, is_entry: true });
-        self.last = Some(id);
+        let parent =
+            parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
+        self.push_row(id, parent, stance);
+        self.named.push(false);
     }
 
     /// Where the leaf is, once everything is known.
@@ -99,7 +80,7 @@ impl Grower {
 
     /// Whether the log has a record of the source.
     pub fn has(&self, key: Key) -> bool {
-        self.keys.get(&key).is_some_and(|known| known.is_entry)
+        matches!(self.keys.find(key, &self.rows), Some(Met::Entry(_)))
     }
 
     /// Puts what a step adds behind `drafts`.
@@ -107,7 +88,8 @@ impl Grower {
         if self.given_up {
             return;
         }
-        if self.rows.len() >= ROWS_MAX || problems.len() + 2 >= PROBLEMS_MAX {
+        let is_full = self.rows.len() >= ENTRIES_MAX || self.keys.stand_ins() >= STAND_INS_MAX;
+        if is_full || problems.len() + 2 >= PROBLEMS_MAX {
             self.given_up = true;
             problems.push(Problem { line: step.line, what: Trouble::GivenUp });
             return;
@@ -117,20 +99,21 @@ impl Grower {
         match step.act {
             Act::Alias { under, path } => {
                 let place = self.place(under, &mut report);
-                self.stand_for(step.key, place);
+                // A record without an entry of its own stands for the place it hangs from.
+                self.keys.put_stand_in(step.key, place, &self.rows);
                 self.follow(path, place);
             }
             Act::Rewind(under) => self.source_leaf = self.place(under, &mut report),
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
-                    self.keep(step.key, body, None, drafts);
+                    self.keep(step.key, body, Stance::Beside, None, drafts);
                 }
             }
             Act::Label { target, text } => match self.entry(target) {
                 None => report(Trouble::UnknownSource { kind: Kind::Label }),
                 Some(target) => {
                     if self.is_new(step.key, &mut report) {
-                        self.keep(step.key, Label { target, text }.into(), None, drafts);
+                        self.keep(step.key, Label { target, text }.into(), Stance::Beside, None, drafts);
                     }
                 }
             },
@@ -160,8 +143,8 @@ impl Grower {
         self.move_leaf(target, drafts);
     }
 
-    fn is_of_source(&self, row: u32) -> bool {
-        self.rows.get(row as usize).is_some_and(|row| Key::of_id(row.id).is_of_source())
+    fn is_of_source(&self, row: Index) -> bool {
+        Key::of_id(self.rows.id(row)).is_of_source()
     }
 
     #[allow(clippy::too_many_arguments)] // All of it is one step.
@@ -177,7 +160,7 @@ impl Grower {
     ) -> Place {
         if weight(&body) > WEIGHT_BYTES_SURE && codec::encode(&body).len() > BODY_BYTES_MAX {
             report(Trouble::TooLong);
-            self.keys.insert(key, Known { place, seen: true, is_entry: false });
+            self.keys.put_stand_in(key, place, &self.rows);
             return place;
         }
         match &mut body {
@@ -192,11 +175,7 @@ impl Grower {
             By::Caller => None,
             By::Agent => self.agent.clone(),
         };
-        self.keep(key, body, by, drafts);
-        self.leaf = u32::try_from(self.rows.len() - 1).ok();
-        if let Some(known) = self.keys.get_mut(&key) {
-            known.place = self.leaf;
-        }
+        self.leaf = Some(self.keep(key, body, Stance::InTree, by, drafts));
         self.leaf
     }
 
@@ -213,55 +192,63 @@ impl Grower {
     /// The place of a record that the log has. One that the source itself brings twice is a fault of it.
     fn known_again(&mut self, key: Key, report: &mut impl FnMut(Trouble)) -> Option<Place> {
         // A stand-in is no record: one that others hung from before it came itself.
-        let known = self.keys.get_mut(&key).filter(|known| known.is_entry)?;
-        if std::mem::replace(&mut known.seen, true) {
-            report(Trouble::Repeated);
-        } else {
-            self.skipped += 1;
+        let Some(Met::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
+        match self.named.get_mut(row as usize) {
+            Some(named) if !*named => {
+                *named = true;
+                self.skipped += 1;
+            }
+            _ => report(Trouble::Repeated),
         }
-        Some(known.place)
+        Some(self.place_of(Met::Entry(row)))
+    }
+
+    fn place_of(&self, met: Met) -> Place {
+        match met {
+            Met::StandIn(place) => place,
+            Met::Entry(row) => match self.rows.stance(row) {
+                Stance::InTree => Some(row),
+                Stance::Beside => self.rows.parent(row),
+            },
+        }
     }
 
     fn place(&mut self, under: Under, report: &mut impl FnMut(Trouble)) -> Place {
         match under {
             Under::Leaf => self.source_leaf,
             Under::Root => None,
-            Under::Key(key) => match self.keys.get(&key) {
-                Some(known) => known.place,
+            Under::Key(key) => match self.keys.find(key, &self.rows) {
+                Some(met) => self.place_of(met),
                 None => {
                     report(Trouble::LostParent);
                     let place = self.source_leaf;
-                    self.keys.insert(key, Known { place, seen: true, is_entry: false });
+                    self.keys.put_stand_in(key, place, &self.rows);
                     place
                 }
             },
         }
     }
 
-    /// A record without an entry of its own stands for the place it hangs from.
-    fn stand_for(&mut self, key: Key, place: Place) {
-        if !self.has(key) {
-            self.keys.insert(key, Known { place, seen: true, is_entry: false });
-        }
+    fn row(&self, key: Key) -> Place {
+        self.place_of(self.keys.find(key, &self.rows)?)
     }
 
     fn entry(&self, key: Key) -> Option<EntryId> {
-        let place = self.keys.get(&key)?.place?;
-        self.rows.get(place as usize).map(|row| row.id)
+        self.row(key).map(|row| self.rows.id(row))
     }
 
     /// The entry of a record, if it is `from` or above it. Parents have smaller places than their children.
     fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
-        let wanted = self.keys.get(&key)?.place?;
+        let wanted = self.row(key)?;
         let mut at = from;
         while let Some(row) = at.filter(|row| *row > wanted) {
             self.walked += 1;
             if self.walked > WALK_STEPS_MAX {
                 return None;
             }
-            at = self.rows[row as usize].parent;
+            at = self.rows.parent(row);
         }
-        (at == Some(wanted)).then(|| self.rows[wanted as usize].id)
+        (at == Some(wanted)).then(|| self.rows.id(wanted))
     }
 
     fn move_leaf(&mut self, to: Place, drafts: &mut Vec<Draft>) {
@@ -269,19 +256,35 @@ impl Grower {
             return;
         }
         self.moves += 1;
-        let target = to.map(|row| self.rows[row as usize].id);
+        let target = to.map(|row| self.rows.id(row));
         let seed = format!("leaf_moved {} {target:?} {:?}", self.moves, self.last);
-        self.keep(Key::of(&seed), LeafMoved { to: target }.into(), None, drafts);
+        self.keep(Key::of(&seed), LeafMoved { to: target }.into(), Stance::Beside, None, drafts);
         self.leaf = to;
     }
 
-    fn keep(&mut self, key: Key, body: Body, by: Option<Principal>, drafts: &mut Vec<Draft>) {
+    fn keep(
+        &mut self,
+        key: Key,
+        body: Body,
+        stance: Stance,
+        by: Option<Principal>,
+        drafts: &mut Vec<Draft>,
+    ) -> Index {
         let id = self.next_id(key);
-        self.rows.push(Row { id, parent: self.leaf });
-        self.keys.insert(key, Known { place: self.leaf, seen: true, is_entry: true });
-        self.last = Some(id);
         self.added += 1;
         drafts.push(Draft { id: Some(id), at: self.at, by, turn: None, body });
+        self.push_row(id, self.leaf, stance)
+    }
+
+    fn push_row(&mut self, id: EntryId, parent: Place, stance: Stance) -> Index {
+        self.rows.push(id, parent, stance);
+        let row = self.rows.len() as Index - 1;
+        // What was minted here is no record, and nobody asks for it.
+        if Key::of_id(id).is_of_source() {
+            self.keys.put_entry(row, &self.rows);
+        }
+        self.last = Some(id);
+        row
     }
 
     /// Where times go back or stand still, the id's time goes on by a millisecond; the entry keeps its own.

@@ -39,6 +39,13 @@ impl Key {
         Self(tail)
     }
 
+    /// What tells keys of records apart: the rest is made of it.
+    pub(super) fn bits(self) -> [u8; 8] {
+        let mut bits = [0; 8];
+        bits.copy_from_slice(&self.0[..8]);
+        bits
+    }
+
     /// The entry's id for this key at a time.
     pub(super) fn id_at(self, at: TimestampMs) -> EntryId {
         EntryId::mint(at, self.random())
@@ -61,9 +68,7 @@ impl Key {
     }
 
     fn mark(self) -> [u8; 2] {
-        let mut bits = [0; 8];
-        bits.copy_from_slice(&self.0[..8]);
-        let mixed = u64::from_be_bytes(bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = u64::from_be_bytes(self.bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         [(mixed >> 56) as u8, (mixed >> 48) as u8]
     }
 

@@ -12,6 +12,7 @@ pub mod detect;
 pub mod gemini_cli;
 pub mod grow;
 pub mod harvest;
+mod keys;
 pub mod messages;
 pub mod opencode;
 pub mod pi;

@@ -1,4 +1,5 @@
-//! What an importer remembers of the entries it has taken: 20 bytes each, in pieces, so that growing never copies.
+//! What an importer remembers of the entries it has taken: 20 bytes each, in pieces, so that growing never copies, and no
+//! more is held than is needed.
 
 use sapwood_core::EntryId;
 use sapwood_core::entry::Stance;
@@ -13,6 +14,41 @@ const BESIDE: u32 = 1 << 31;
 /// Most entries of one file.
 pub(super) const ENTRIES_MAX: usize = BESIDE as usize - 1;
 
+/// A list that grows piece by piece.
+pub(super) struct Pieces<T> {
+    /// Every piece but the last is full.
+    pieces: Vec<Vec<T>>,
+}
+
+impl<T> Default for Pieces<T> {
+    fn default() -> Self {
+        Self { pieces: Vec::new() }
+    }
+}
+
+impl<T: Copy> Pieces<T> {
+    pub(super) fn len(&self) -> usize {
+        self.pieces.last().map_or(0, |last| (self.pieces.len() - 1) * PIECE + last.len())
+    }
+
+    pub(super) fn push(&mut self, item: T) {
+        if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        if let Some(last) = self.pieces.last_mut() {
+            last.push(item);
+        }
+    }
+
+    pub(super) fn get(&self, index: Index) -> T {
+        self.pieces[index as usize / PIECE][index as usize % PIECE]
+    }
+
+    pub(super) fn set(&mut self, index: Index, item: T) {
+        self.pieces[index as usize / PIECE][index as usize % PIECE] = item;
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Row {
     id: [u8; 16],
@@ -20,37 +56,29 @@ struct Row {
 }
 
 #[derive(Default)]
-pub(super) struct Rows {
-    /// Every piece but the last is full.
-    pieces: Vec<Vec<Row>>,
-}
+pub(super) struct Rows(Pieces<Row>);
 
 impl Rows {
     pub(super) fn len(&self) -> usize {
-        self.pieces.last().map_or(0, |last| (self.pieces.len() - 1) * PIECE + last.len())
+        self.0.len()
     }
 
     /// Ids come in order (I13). For an entry beside the tree, `parent` is the leaf when it was written.
     pub(super) fn push(&mut self, id: EntryId, parent: Option<Index>, stance: Stance) {
         let parent = parent.map_or(0, |index| index + 1);
         let link = if stance == Stance::Beside { parent | BESIDE } else { parent };
-        if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
-            self.pieces.push(Vec::with_capacity(PIECE));
-        }
-        if let Some(last) = self.pieces.last_mut() {
-            last.push(Row { id: *id.as_bytes(), link: link.to_le_bytes() });
-        }
+        self.0.push(Row { id: *id.as_bytes(), link: link.to_le_bytes() });
     }
 
     pub(super) fn last_id(&self) -> Option<EntryId> {
-        self.pieces.last()?.last().map(|row| EntryId::from_bytes(row.id))
+        self.0.pieces.last()?.last().map(|row| EntryId::from_bytes(row.id))
     }
 
     pub(super) fn find(&self, id: EntryId) -> Option<Index> {
-        let piece =
-            self.pieces.partition_point(|piece| piece.first().is_some_and(|row| row.id <= *id.as_bytes()));
+        let pieces = &self.0.pieces;
+        let piece = pieces.partition_point(|piece| piece.first().is_some_and(|row| row.id <= *id.as_bytes()));
         let piece = piece.checked_sub(1)?;
-        let place = self.pieces[piece].binary_search_by(|row| row.id.cmp(id.as_bytes())).ok()?;
+        let place = pieces[piece].binary_search_by(|row| row.id.cmp(id.as_bytes())).ok()?;
         Index::try_from(piece * PIECE + place).ok()
     }
 
@@ -67,7 +95,7 @@ impl Rows {
     }
 
     fn row(&self, index: Index) -> Row {
-        self.pieces[index as usize / PIECE][index as usize % PIECE]
+        self.0.get(index)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Small readings that every foreign format needs: times, base64, text that is not quite Unicode, JSON kept as it is.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use sapwood_core::{Json, TimestampMs};
 use serde::Deserialize;
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::message::{NESTING_MAX, nesting};
@@ -211,8 +213,51 @@ pub fn keep_json(text: &str) -> Option<Json> {
         return None;
     }
     // Read as a whole once: raw text lets through what no reader takes, such as 1e999.
-    serde_json::from_str::<serde_json::Value>(text).ok()?;
+    serde_json::from_str::<Readable>(text).ok()?;
     Json::parse(text).ok()
+}
+
+/// Any JSON that a reader takes, read and not kept.
+struct Readable;
+
+impl<'de> Deserialize<'de> for Readable {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Readable)
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
+        while seq.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
+    }
 }
 
 /// A tool's input: JSON as it is, or the text it was.
@@ -264,6 +309,19 @@ mod tests {
         assert_eq!(encode_base64(b"any carnal pleas"), "YW55IGNhcm5hbCBwbGVhcw==");
         assert_eq!(decode_base64("a"), None);
         assert_eq!(decode_base64("a=b="), None);
+    }
+
+    #[test]
+    fn json_is_kept_if_every_reader_takes_it() {
+        for good in ["{}", r#"{"a":[1,-2,3.5e10,null,true,"x\u00e9",{"b":{}}]}"#, "\"text\"", "12"] {
+            assert_eq!(keep_json(good).unwrap().get(), good);
+        }
+        let deep = "[".repeat(500) + &"]".repeat(500);
+        for bad in
+            ["1e999", r#"{"a":1e999}"#, r#"["\ud800"]"#, r#"{"\ud800":1}"#, "{", "", "1 2", "nul", &deep]
+        {
+            assert!(keep_json(bad).is_none(), "{bad}");
+        }
     }
 
     #[test]

@@ -55,7 +55,10 @@ use reader::Readers;
 use session::find;
 use sink::Sink;
 use watch::Watcher;
-use writer::Writer;
+use writer::{Turn, Writer};
+
+/// So many entries at once are an import's: the writer's thread commits them, and the caller gets the next ready meanwhile.
+const MANY_DRAFTS: usize = 64;
 
 /// Pieces of uploads that nobody goes on with, taken away when a store is opened; the others go when new ones come.
 const SWEPT_PIECES_MAX: usize = 64;
@@ -203,7 +206,13 @@ impl Log for SqliteStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         let scope = scope.clone();
         let packed = append::pack_bodies(&append.drafts)?;
-        self.writer.write(move |desk| append::append(desk, &scope, append, packed)).await
+        let turn = if append.drafts.len() >= MANY_DRAFTS { Turn::Thread } else { Turn::Caller };
+        self.writer.write_in(turn, move |desk| append::append(desk, &scope, append, packed)).await
+    }
+
+    /// They are packed and queued when they are first polled, and the queue has one end.
+    fn keeps_order(&self) -> bool {
+        true
     }
 
     async fn read_after(

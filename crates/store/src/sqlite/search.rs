@@ -189,6 +189,11 @@ impl Fresh {
         self.texts.borrow().len() >= CATCH_UP_TEXTS || self.bytes.get() >= CATCH_UP_BYTES
     }
 
+    /// Whether there is so much that it should not wait any longer: half of what may be kept.
+    pub fn is_too_much(&self) -> bool {
+        self.texts.borrow().len() >= FRESH_TEXTS_MAX / 2 || self.bytes.get() >= FRESH_BYTES_MAX / 2
+    }
+
     fn first(&self) -> Option<i64> {
         self.texts.borrow().front().map(|(arrival, _)| *arrival)
     }

@@ -45,6 +45,13 @@ struct Done {
 
 type Job = Box<dyn FnOnce(Result<&Desk>) -> Done + Send>;
 
+/// Who commits a job that nobody else is in the way of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Caller,
+    Thread,
+}
+
 pub(super) struct Writer {
     shared: Arc<Shared>,
     places: Semaphore,
@@ -99,6 +106,14 @@ impl Writer {
         &self,
         work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.write_in(Turn::Caller, work).await
+    }
+
+    pub async fn write_in<T: Send + 'static>(
+        &self,
+        turn: Turn,
+        work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let _place = self.places.acquire().await.map_err(|_| gone())?;
         let (sender, answer) = oneshot::channel();
         let job = move |desk: Result<&Desk>| {
@@ -113,11 +128,13 @@ impl Writer {
         };
         let is_first = self.shared.enqueue(Box::new(job));
         let left = Left(self);
-        if is_first {
-            // Other tasks of this thread that are ready to append come first, so that one commit serves them too.
-            tokio::task::yield_now().await;
+        if turn == Turn::Caller {
+            if is_first {
+                // Other tasks of this thread that are ready to append come first, so that one commit serves them too.
+                tokio::task::yield_now().await;
+            }
+            self.get_it_done();
         }
-        self.get_it_done();
         drop(left);
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -284,7 +301,10 @@ impl Seat {
 
     /// Texts of this process go to the indexer in batches, and come back as a segment.
     fn index_beside(&mut self) -> Result<()> {
-        match self.indexer.look() {
+        // A log that grows more quickly than it can be indexed waits for the index here, before texts are forgotten that
+        // would have to be read and unpacked again.
+        let came = if self.desk.fresh.is_too_much() { self.indexer.wait() } else { self.indexer.look() };
+        match came {
             Came::Busy => return Ok(()),
             Came::Ready(segment) => search::add_indexed(&self.desk, &segment, self.forgotten)?,
             Came::Idle => {}

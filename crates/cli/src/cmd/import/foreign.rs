@@ -21,8 +21,8 @@ use crate::failure::{Failure, Result};
 /// How many steps, and how many bytes of lines, one batch carries.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// How many batches may wait.
-const BATCHES_MAX: usize = 4;
+/// How many batches may wait: what is read while the last was written.
+const BATCHES_MAX: usize = 8;
 /// A file that has not said its session's name after so many steps does not have one.
 const NAMELESS_STEPS_MAX: usize = 100_000;
 /// Longest chain of rollouts that go on from each other.

@@ -63,6 +63,15 @@ impl Indexer {
         }
     }
 
+    /// As [`Indexer::look`], but waits until it is done.
+    pub fn wait(&mut self) -> Came {
+        if !self.is_busy {
+            return Came::Idle;
+        }
+        self.is_busy = false;
+        self.segments.recv().map_or(Came::Idle, Came::Ready)
+    }
+
     /// Gives it a batch. It must be idle.
     pub fn give(&mut self, job: Job) {
         self.is_busy = self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok());

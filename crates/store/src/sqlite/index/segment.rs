@@ -4,6 +4,7 @@
 //! before and the rest, followed by its texts as distances from one to the next. A directory has the first word of each
 //! block, so that a word is found by reading the directory and one block.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::words::WordHash;
@@ -132,18 +133,23 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
         streams.push(Stream::open(part)?);
     }
     let mut writer = Writer::default();
-    let mut kept = std::collections::HashSet::new();
-    while let Some(word) = streams.iter().filter_map(Stream::word).min().map(<[u8]>::to_vec) {
+    let mut gone = HashSet::new();
+    let mut word = Vec::new();
+    while let Some(next) = streams.iter().filter_map(Stream::word).min() {
+        word.clear();
+        word.extend_from_slice(next);
         let mut numbers = Numbers::default();
         for stream in &mut streams {
             if stream.word() != Some(&word[..]) {
                 continue;
             }
-            for number in numbers_in(stream.numbers)? {
-                let number = stream.first + i64::try_from(number).map_err(|_| Garbled)?;
+            for number in numbers_in(stream.numbers) {
+                let number = i64::try_from(number?).ok().and_then(|number| stream.first.checked_add(number));
+                let number = number.ok_or(Garbled)?;
                 if keeps(number) {
                     numbers.push(u64::try_from(number - first).map_err(|_| Garbled)?);
-                    kept.insert(number);
+                } else {
+                    gone.insert(number);
                 }
             }
             stream.advance()?;
@@ -152,7 +158,10 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
             writer.add(&word, &numbers.bytes);
         }
     }
-    Ok(writer.finish(first, last, u32::try_from(kept.len()).unwrap_or(u32::MAX)))
+    // Each text has at least its marks, so each that is gone was met.
+    let texts = parts.iter().map(|part| part.texts).fold(0, u32::saturating_add);
+    let gone = u32::try_from(gone.len()).unwrap_or(u32::MAX);
+    Ok(writer.finish(first, last, texts.saturating_sub(gone)))
 }
 
 /// Which blocks may hold words from `from` on, up to those that begin with it: the first, and how many.
@@ -191,7 +200,9 @@ pub(in crate::sqlite) fn find_in(
             false => entries.word == wanted.as_bytes(),
         };
         if is_it {
-            found.extend(numbers_in(entries.numbers)?);
+            for number in numbers_in(entries.numbers) {
+                found.push(number?);
+            }
         } else if entries.word.as_slice() > wanted.as_bytes() {
             break;
         }
@@ -209,7 +220,7 @@ pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
             return Err(Garbled);
         }
         before = word.to_vec();
-        let numbers = numbers_in(stream.numbers)?;
+        let numbers = numbers_in(stream.numbers).collect::<Result<Vec<u64>, Garbled>>()?;
         let grows = numbers.windows(2).all(|pair| pair[0] < pair[1]);
         if numbers.is_empty() || !grows || numbers.last().is_some_and(|last| *last > span) {
             return Err(Garbled);
@@ -236,14 +247,21 @@ impl Numbers {
     }
 }
 
-fn numbers_in(mut bytes: &[u8]) -> Result<Vec<u64>, Garbled> {
-    let mut numbers = Vec::with_capacity(bytes.len());
+/// The numbers that were pushed. After one that cannot be read there are no more.
+fn numbers_in(mut bytes: &[u8]) -> impl Iterator<Item = Result<u64, Garbled>> {
     let mut last = 0_u64;
-    while !bytes.is_empty() {
-        last = last.checked_add(take_number(&mut bytes)?).ok_or(Garbled)?;
-        numbers.push(last.checked_sub(1).ok_or(Garbled)?);
-    }
-    Ok(numbers)
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let distance = take_number(&mut bytes);
+        let number = distance.and_then(|distance| last.checked_add(distance).ok_or(Garbled));
+        match number {
+            Ok(number) => last = number,
+            Err(Garbled) => bytes = &[],
+        }
+        Some(number.and_then(|number| number.checked_sub(1).ok_or(Garbled)))
+    })
 }
 
 #[derive(Default)]
