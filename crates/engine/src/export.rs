@@ -82,10 +82,10 @@ impl Engine {
             if found.contains_key(&blob) {
                 continue;
             }
-            match self.store.get_blob(scope, blob).await {
-                Ok(media) if bytes + media.len() <= MEDIA_BYTES_MAX => {
-                    bytes += media.len();
-                    found.insert(blob, media);
+            match self.store.blob_size(scope, blob).await {
+                Ok(size) if bytes + size <= MEDIA_BYTES_MAX as u64 => {
+                    bytes += size;
+                    found.insert(blob, self.store.get_blob(scope, blob).await?);
                 }
                 Ok(_) | Err(StoreError::NoBlob { .. }) => {}
                 Err(error) => return Err(error.into()),

@@ -21,6 +21,8 @@ use crate::{Engine, EngineError, Result};
 const SHOWN_MAX: usize = 32;
 /// Longest content of one graft in a context, in characters.
 pub const GRAFT_CHARS_MAX: usize = 24_000;
+/// How much of an artifact is looked at: enough for so many characters of any kind.
+const LOOKED_AT_BYTES: usize = GRAFT_CHARS_MAX * 4;
 /// Resolved grafts that are kept in memory.
 const KEPT_MAX: usize = 64;
 
@@ -198,11 +200,6 @@ impl Engine {
         Ok((GraftView { seq, id: meta.id, at: meta.at, by: meta.by, graft, state }, grafted))
     }
 
-    /// The bytes of a grafted artifact.
-    pub async fn graft_bytes(&self, scope: &Scope, content: &BlobRef) -> Result<Vec<u8>> {
-        Ok(self.store.get_blob(scope, content.blob).await?)
-    }
-
     /// What a session has had, a line per round with its artifacts: what could be grafted from it.
     pub async fn digest(&self, scope: &Scope, source: &SessionId) -> Result<Vec<PathRound>> {
         let summary = self.store.summary(scope, source).await?;
@@ -282,14 +279,25 @@ impl Engine {
     async fn read_artifact(&self, scope: &Scope, put: ArtifactPut) -> Result<Grafted> {
         let content = put.content;
         let head = format!("{} ({}, {} bytes)", put.name, content.mime, content.bytes);
-        let bytes = self.store.get_blob(scope, content.blob).await?;
+        let mut reader = self.open_blob(scope, content.blob).await?;
+        let bytes = reader.next_up_to(LOOKED_AT_BYTES).await?;
         let text = match std::str::from_utf8(&bytes) {
-            Ok(text) if text.chars().count() <= GRAFT_CHARS_MAX => format!("{head}\n{text}"),
-            Ok(text) => {
+            Ok(text) => Some(text),
+            // A character that is cut in two by where looking ends is no fault.
+            Err(error) if reader.left() > 0 && error.error_len().is_none() => {
+                std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        };
+        let text = match text {
+            Some(text) if reader.left() == 0 && text.chars().count() <= GRAFT_CHARS_MAX => {
+                format!("{head}\n{text}")
+            }
+            Some(text) => {
                 let shown: String = text.chars().take(GRAFT_CHARS_MAX).collect();
                 format!("{head}\n{shown}\n[cut; read_output reads on in output {}]", content.blob)
             }
-            Err(_) => format!("{head}\n[not text; its bytes are output {}]", content.blob),
+            None => format!("{head}\n[not text; its bytes are output {}]", content.blob),
         };
         Ok(Grafted { text, artifact: Some(content) })
     }

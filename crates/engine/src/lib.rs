@@ -9,6 +9,7 @@
 //! promises.
 
 pub mod address;
+pub mod blob;
 pub mod compact;
 pub mod doctor;
 mod error;

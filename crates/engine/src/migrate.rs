@@ -18,6 +18,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId};
 use serde::Serialize;
 
+use crate::blob::BlobReader;
 use crate::import::{BATCH_BYTES, BATCH_ENTRIES};
 use crate::{EngineError, Result};
 
@@ -290,12 +291,26 @@ impl Migration {
             if self.put.contains(&key) {
                 continue;
             }
-            let bytes = self.from.get_blob(scope, blob).await?;
-            self.to.put_blob(scope, bytes).await?;
+            self.copy_blob(scope, blob).await?;
             self.put.insert(key);
             self.total.blobs += 1;
         }
         Ok(())
+    }
+
+    async fn copy_blob(&self, scope: &Scope, blob: BlobHash) -> Result<()> {
+        let mut reader = BlobReader::open(&self.from, scope, blob).await?;
+        let mut sink = self.to.begin_blob(scope).await?;
+        while let Some(bytes) = reader.next().await? {
+            sink.write(&bytes).await?;
+        }
+        match sink.finish().await? {
+            copied if copied == blob => Ok(()),
+            copied => Err(EngineError::Invalid {
+                what: "the source",
+                why: format!("its blob {blob} has the bytes of {copied}"),
+            }),
+        }
     }
 
     /// The length and the hash of a session's log, if both sides agree on them and on the path of its context.

@@ -315,8 +315,20 @@ impl Engine {
     ) -> Result<Appended> {
         let size = bytes.len() as u64;
         let blob = self.store.put_blob(scope, bytes).await?;
-        let (mime, name) = (mime.to_owned(), name.to_owned());
-        let content = BlobRef { blob, mime, name: Some(name.clone()), bytes: size, duration_ms: None };
+        let (mime, name) = (mime.to_owned(), Some(name.to_owned()));
+        let content = BlobRef { blob, mime, name, bytes: size, duration_ms: None };
+        self.name_artifact(scope, session, usage, content).await
+    }
+
+    /// Gives a blob that is in the store a name in a session: the content's own, or its hash.
+    pub async fn name_artifact(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        usage: ArtifactUse,
+        content: BlobRef,
+    ) -> Result<Appended> {
+        let name = content.name.clone().unwrap_or_else(|| content.blob.to_string());
         self.append_one(scope, session, ArtifactPut { name, usage, content }, None).await
     }
 

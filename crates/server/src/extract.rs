@@ -1,17 +1,23 @@
 //! What a request carries, read strictly: a body, a query, a path. Whatever does not fit is a problem that says why.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
 /// Longest part of somebody's mistake that is said back.
 const ECHO_CHARS_MAX: usize = 200;
+
+/// A link that is slower than this is cut off, sooner or later.
+const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// A JSON body of a known shape.
 pub struct Body<T>(pub T);
@@ -55,19 +61,67 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
     }
 }
 
-/// Reads a body up to a limit. The length that was announced is refused before anything is read.
+/// Reads a body up to a limit.
 pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    if announced
-        .and_then(|length| length.parse::<u64>().ok())
-        .is_some_and(|length| length > limit_bytes as u64)
-    {
-        return Err(Problem::too_large(what, limit_bytes));
-    }
-    match Limited::new(request.into_body(), limit_bytes).collect().await {
+    let Incoming { body, what, limit_bytes, .. } = Incoming::of(request, what, limit_bytes)?;
+    match body.collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(what, limit_bytes)),
-        Err(error) => Err(Problem::invalid(format!("{what} could not be read: {error}"))),
+        Err(error) => Err(broken_off(what, limit_bytes, error)),
+    }
+}
+
+/// A body as it comes, up to a limit.
+pub struct Incoming {
+    body: Limited<axum::body::Body>,
+    what: &'static str,
+    limit_bytes: usize,
+    began: Instant,
+    came_bytes: u64,
+}
+
+impl Incoming {
+    /// The length that was announced is refused before anything is read.
+    pub fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
+        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if announced
+            .and_then(|length| length.parse::<u64>().ok())
+            .is_some_and(|length| length > limit_bytes as u64)
+        {
+            return Err(Problem::too_large(what, limit_bytes));
+        }
+        let body = Limited::new(request.into_body(), limit_bytes);
+        Ok(Self { body, what, limit_bytes, began: Instant::now(), came_bytes: 0 })
+    }
+
+    /// The bytes that come next; none at the end. An upload has the time of a request, and more for what has come of it.
+    pub async fn next(&mut self, request_time_max: Duration) -> Result<Option<Bytes>> {
+        let patience = upload_time(request_time_max, self.came_bytes);
+        let deadline = self.began + patience;
+        let late = |_| Problem::late(patience);
+        while let Some(frame) = tokio::time::timeout_at(deadline, self.body.frame()).await.map_err(late)? {
+            match frame.map(|frame| frame.into_data()) {
+                Ok(Ok(bytes)) => {
+                    self.came_bytes += bytes.len() as u64;
+                    return Ok(Some(bytes));
+                }
+                // Trailers say nothing here.
+                Ok(Err(_)) => {}
+                Err(error) => return Err(broken_off(self.what, self.limit_bytes, error)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How long it may take until so many bytes have come.
+pub fn upload_time(request_time_max: Duration, bytes: u64) -> Duration {
+    request_time_max + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN)
+}
+
+fn broken_off(what: &'static str, limit_bytes: usize, error: axum::BoxError) -> Problem {
+    match error.is::<LengthLimitError>() {
+        true => Problem::too_large(what, limit_bytes),
+        false => Problem::invalid(format!("{what} could not be read: {error}")),
     }
 }
 

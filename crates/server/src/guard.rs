@@ -3,7 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
+use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
 use crate::routes::openai;
 use crate::state::State;
@@ -20,6 +21,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Everything below this needs a caller.
 const API: &str = "/v1";
 const LOGIN: &str = "/v1/login";
+/// Where bodies are streamed to.
+const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
 const TRIGGERS: &str = "/v1/triggers/";
 
 pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
@@ -53,7 +56,7 @@ async fn answer(state: &State, mut request: Request, next: Next) -> Result<Respo
         }
         request.extensions_mut().insert(caller);
     }
-    let limit = state.settings.request_time_max;
+    let limit = time_for(state, &request);
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
     match tokio::time::timeout(limit, handled).await {
         Ok(Ok(response)) => Ok(response),
@@ -63,11 +66,16 @@ async fn answer(state: &State, mut request: Request, next: Next) -> Result<Respo
             let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             Err(Problem::new("server.panicked", what))
         }
-        Err(_) => Err(Problem::new(
-            "request.timeout",
-            format!("the request took longer than {} s", limit.as_secs()),
-        )),
+        Err(_) => Err(Problem::late(limit)),
     }
+}
+
+/// An upload has as long as the largest may take; whether it comes quickly enough is looked at on the way.
+fn time_for(state: &State, request: &Request) -> Duration {
+    let limit = state.settings.request_time_max;
+    let is_upload =
+        request.method() == Method::POST && UPLOADS.iter().any(|end| request.uri().path().ends_with(end));
+    if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 
 /// Whoever fires a trigger may prove it by the trigger's own secret; the route checks that.

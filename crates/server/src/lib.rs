@@ -7,6 +7,7 @@
 
 mod cookie;
 pub mod door;
+mod download;
 mod extract;
 mod guard;
 mod listen;

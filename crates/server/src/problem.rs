@@ -1,6 +1,8 @@
 //! Everything that can go wrong, as a client meets it: `application/problem+json` with a stable code, and the one table
 //! from codes to statuses. What went wrong inside is logged and not told.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -40,6 +42,11 @@ impl Problem {
 
     pub fn too_large(what: &str, limit_bytes: usize) -> Self {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
+    }
+
+    /// The request has had its time.
+    pub fn late(limit: Duration) -> Self {
+        Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
     }
 
     pub fn retry_after(mut self, seconds: u64) -> Self {

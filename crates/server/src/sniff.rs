@@ -5,6 +5,8 @@ const SHOWN: &[&str] =
     &["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8", "application/json"];
 /// How much of a text is looked at.
 const LOOKED_AT_BYTES: usize = 8 << 10;
+/// How much of the beginning tells what bytes are: one more than is looked at tells that there is more.
+pub const SNIFFED_BYTES: usize = LOOKED_AT_BYTES + 1;
 
 /// How a browser is to treat bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +15,7 @@ pub enum Disposition {
     Attachment,
 }
 
-/// The media type bytes are served as, whatever they were called.
+/// The media type bytes are served as, by at least their first [`SNIFFED_BYTES`], whatever they were called.
 pub fn served_type(bytes: &[u8], called: &str) -> (&'static str, Disposition) {
     let found = magic(bytes).or_else(|| text_type(bytes, called)).unwrap_or("application/octet-stream");
     let disposition = if SHOWN.contains(&found) { Disposition::Inline } else { Disposition::Attachment };

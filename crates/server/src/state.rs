@@ -25,8 +25,10 @@ use crate::rate::{Rate, Rates};
 const READ_NOTED: Duration = Duration::from_secs(600);
 /// Reads that are remembered as noted; over this they are noted anew.
 const READS_NOTED_MAX: usize = 16_384;
-/// Uploads that are taken at a time: each is held in memory until it is in the store.
+/// Uploads that are taken at a time and held in memory until they are in the store.
 const UPLOADS_MAX: usize = 4;
+/// Uploads that are taken at a time and go into the store as they come, a piece of each in memory.
+const STREAMED_UPLOADS_MAX: usize = 32;
 
 /// A trigger that can be fired over HTTP.
 pub struct ServedTrigger {
@@ -80,6 +82,7 @@ pub struct Inner {
     pub meters: Meters,
     pub rates: Rates,
     pub uploads: Semaphore,
+    pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
     /// Requests are numbered from a place of chance, so that those of several servers are told apart.
     requests: AtomicU64,
@@ -108,6 +111,7 @@ impl State {
             door,
             meters: Meters::default(),
             uploads: Semaphore::new(UPLOADS_MAX),
+            streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
             running: watch::Sender::new(0),

@@ -15,9 +15,9 @@ use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding,
-    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -25,6 +25,7 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId,
 
 use crate::admit::admit;
 use crate::logbook::{Chance, Logbook, Searching, address, check_only, locate};
+use crate::pieces::{Cutter, End, slice};
 use crate::rules;
 use tenant::{Bytes, Tenant};
 
@@ -300,15 +301,41 @@ impl Search for MemoryStore {
 
 #[async_trait]
 impl Blobs for MemoryStore {
-    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
-        if bytes.len() > BLOB_BYTES_MAX {
-            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
-        }
-        Ok(self.lock().tenant(scope).put_blob(scope, bytes))
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        Ok(Box::new(Sink { store: self, scope: scope.clone(), cutter: Cutter::new(), bytes: Vec::new() }))
     }
 
-    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        self.lock().tenant(scope).get_blob(scope, &blob)
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
+        self.lock().tenant(scope).blob(scope, &blob).map(|bytes| bytes.len() as u64)
+    }
+
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        self.lock().tenant(scope).blob(scope, &blob).map(|bytes| slice(bytes, from, limit).to_vec())
+    }
+}
+
+/// A blob that is being put: in memory, like all the others.
+struct Sink<'s> {
+    store: &'s MemoryStore,
+    scope: Scope,
+    cutter: Cutter,
+    bytes: Vec<u8>,
+}
+
+#[async_trait]
+impl BlobSink for Sink<'_> {
+    async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            self.bytes.extend(self.cutter.take(&mut bytes)?.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
+        let End { hash, rest, .. } = self.cutter.end();
+        self.bytes.extend(rest);
+        self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, self.bytes);
+        Ok(hash)
     }
 }
 

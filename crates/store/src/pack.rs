@@ -92,6 +92,14 @@ pub(crate) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>,
     with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
 }
 
+/// How long packed bytes are once they are unpacked, by their length and their first four.
+pub(crate) fn unpacked_len(packing: u8, packed_len: u64, head: &[u8]) -> Result<u64, String> {
+    match packing {
+        PLAIN => Ok(packed_len),
+        _ => block::uncompressed_size(head).map(|(size, _)| size as u64).map_err(|error| damage(&error)),
+    }
+}
+
 thread_local! {
     /// Where bodies are unpacked that are only looked at.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -149,6 +157,9 @@ mod tests {
             [Vec::new(), b"short".to_vec(), b"again and again ".repeat(100), b"and on and on ".repeat(1_000)]
         {
             let packed = pack(bytes.clone());
+            let head = &packed.bytes[..packed.bytes.len().min(4)];
+            let len = unpacked_len(packed.packing, packed.bytes.len() as u64, head);
+            assert_eq!(len, Ok(bytes.len() as u64));
             assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
         }
     }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "all/blobs.rs"]
+mod blobs;
 #[path = "all/jsonl.rs"]
 mod jsonl;
 #[path = "all/jsonl_files.rs"]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use sapwood::Seq;
-use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
+use sapwood::core::{BlobHash, Record};
 use sapwood::engine::export::PageFormat;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
@@ -192,14 +192,28 @@ async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W,
     while after < end {
         for record in next_page(app, summary, after, end).await? {
             for blob in exporter.missing_blobs(&record)? {
-                let bytes = app.engine.store().get_blob(&app.scope, blob).await.map_err(Failure::from)?;
-                exporter.blob(blob, &bytes)?;
+                write_blob(app, blob, &mut exporter).await?;
             }
             exporter.line(&record)?;
             after = record.meta.seq;
         }
     }
     Ok(exporter.finish()?)
+}
+
+/// A blob, line by line.
+async fn write_blob<W: Write>(
+    app: &App,
+    blob: BlobHash,
+    exporter: &mut jsonl::Exporter<W>,
+) -> Result<(), Broken> {
+    let mut reader = app.engine.open_blob(&app.scope, blob).await.map_err(Failure::from)?;
+    let pieces = jsonl::pieces_of(reader.left());
+    for piece in 1..=pieces {
+        let bytes = reader.next_up_to(jsonl::PIECE_BYTES_MAX).await.map_err(Failure::from)?;
+        exporter.blob_piece(blob, (piece, pieces), &bytes)?;
+    }
+    Ok(())
 }
 
 async fn write_tree<W: Write>(app: &App, summary: &Summary, dialect: Dialect, to: W) -> Result<W, Broken> {

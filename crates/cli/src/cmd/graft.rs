@@ -120,8 +120,13 @@ async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>)
         let Some(content) = &grafted.artifact else {
             return Err(Failure::usage("only an artifact has bytes to write", "leave --output out"));
         };
-        let bytes = app.engine.graft_bytes(&app.scope, content).await?;
-        return std::fs::write(&path, bytes).map_err(|error| Failure::file(&path, &error));
+        let mut reader = app.engine.open_blob(&app.scope, content.blob).await?;
+        let failed = |error| Failure::file(&path, &error);
+        let mut file = std::fs::File::create(&path).map_err(failed)?;
+        while let Some(bytes) = reader.next().await? {
+            file.write_all(&bytes).map_err(failed)?;
+        }
+        return Ok(());
     }
     if app.out.is_json() {
         let mut value = serde_json::to_value(&view).unwrap_or_default();

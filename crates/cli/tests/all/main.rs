@@ -36,6 +36,7 @@ mod tree;
 mod triggers;
 mod turn_kill;
 mod turns;
+mod uploads;
 
 mod actors;
 mod crowd;

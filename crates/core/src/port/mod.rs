@@ -1,5 +1,6 @@
 //! Every seam to the world, in one folder. Core says what it needs; stores, effects and the engine provide it.
 
+pub mod blob;
 pub mod clock;
 pub mod embedder;
 pub mod hook;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
 use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+pub use crate::port::blob::{BLOB_BYTES_MAX, BlobSink, Blobs, PIECE_BYTES_MAX, WHOLE_BLOB_BYTES_MAX};
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 use crate::project::summary::{Lineage, Origin, Summary};
@@ -22,8 +23,6 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub const APPEND_ENTRIES_MAX: usize = 10_000;
 /// Largest body of one entry, encoded; bigger content belongs in a blob.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
-/// Largest blob.
-pub const BLOB_BYTES_MAX: usize = 256 << 20;
 /// Most rows one page of any list holds.
 pub const PAGE_ROWS_MAX: usize = 10_000;
 
@@ -474,13 +473,6 @@ pub trait Leases: Send + Sync {
 #[async_trait]
 pub trait Search: Send + Sync {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
-}
-
-/// Bytes beside the log. A blob can be read by whoever may read a session that refers to it.
-#[async_trait]
-pub trait Blobs: Send + Sync {
-    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash>;
-    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>>;
 }
 
 #[async_trait]

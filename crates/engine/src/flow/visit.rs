@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, UserMessage};
+use sapwood_core::flow::event::ARTIFACT_TEXT_BYTES_MAX;
 use sapwood_core::flow::graph::Node;
 use sapwood_core::flow::machine::is_improver;
 use sapwood_core::flow::state::FEEDBACK;
@@ -263,14 +264,17 @@ impl Visitor {
     async fn artifact(&self, session: &SessionId, name: &str, content: Option<&str>) -> Result<Artifact> {
         let artifacts = self.engine.artifacts(&self.scope, session).await?;
         let blob = artifacts.by_name.get(name).map(|artifact| artifact.content.blob);
-        let text = match (content, blob) {
-            (Some(content), _) => content.to_owned(),
+        let (text, bytes) = match (content, blob) {
+            (Some(content), _) => (content.to_owned(), content.len() as u64),
             (None, Some(blob)) => {
-                String::from_utf8_lossy(&self.engine.store.get_blob(&self.scope, blob).await?).into_owned()
+                let mut reader = self.engine.open_blob(&self.scope, blob).await?;
+                let bytes = reader.left();
+                let beginning = reader.next_up_to(ARTIFACT_TEXT_BYTES_MAX + 1).await?;
+                (String::from_utf8_lossy(&beginning).into_owned(), bytes)
             }
-            (None, None) => String::new(),
+            (None, None) => (String::new(), 0),
         };
-        Ok(Artifact { blob, ..Artifact::of_text(name, &text) })
+        Ok(Artifact { blob, bytes, ..Artifact::of_text(name, &text) })
     }
 
     /// An answer that is too long for an event is kept as an artifact of the role.

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::Stage;
 use super::send::{IfRunning, OnWait, SendOptions, Sent, StartOptions, TurnReport};
+use crate::blob::BlobReader;
 use crate::write::OpenOptions;
 use crate::{EngineError, Result};
 
@@ -27,6 +28,8 @@ const SKILL: &str = "skill";
 pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
 /// Most lines of an output that are read at a time.
 const LINES_MAX: usize = 1_000;
+/// Most bytes that `read_output` reads at a time, in however few lines.
+const READ_BYTES_MAX: usize = 1 << 20;
 /// Most hits of a recall.
 const HITS_MAX: usize = 20;
 
@@ -213,12 +216,12 @@ impl Stage {
         let Ok(blob) = BlobHash::from_str(&input.output) else {
             return Ok(ToolOutput::error("That is not the name of an output."));
         };
-        let Ok(bytes) = self.engine.store.get_blob(&self.scope, blob).await else {
+        let Ok(reader) = self.engine.open_blob(&self.scope, blob).await else {
             return Ok(ToolOutput::error("There is no such output."));
         };
-        let text = String::from_utf8_lossy(&bytes);
         let limit = input.limit.unwrap_or(LINES_MAX).min(LINES_MAX);
-        let lines: Vec<&str> = text.lines().skip(input.offset).take(limit).collect();
+        let bytes = read_lines(reader, input.offset, limit).await?;
+        let lines: Vec<String> = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
         Ok(ToolOutput::text(lines.join("\n")))
     }
 
@@ -374,4 +377,25 @@ impl Drop for CancelOnDrop<'_> {
             }
         });
     }
+}
+
+/// So many lines of a blob, without those before them. What comes after them is not read.
+async fn read_lines(mut reader: BlobReader, mut skip: usize, limit: usize) -> Result<Vec<u8>> {
+    let (mut found, mut lines) = (Vec::new(), 0);
+    while let Some(piece) = reader.next().await? {
+        for line in piece.split_inclusive(|byte| *byte == b'\n') {
+            if lines == limit || found.len() >= READ_BYTES_MAX {
+                return Ok(found);
+            }
+            let ends = usize::from(line.ends_with(b"\n"));
+            match skip {
+                0 => {
+                    found.extend_from_slice(&line[..line.len().min(READ_BYTES_MAX - found.len())]);
+                    lines += ends;
+                }
+                _ => skip -= ends,
+            }
+        }
+    }
+    Ok(found)
 }

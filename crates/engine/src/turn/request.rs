@@ -57,6 +57,10 @@ impl Stage {
             if loaded.contains_key(&media.blob) || media.bytes > left_bytes {
                 continue;
             }
+            // What an entry says of a blob's size need not be so.
+            if self.engine.store.blob_size(&self.scope, media.blob).await? > left_bytes {
+                continue;
+            }
             let bytes = self.engine.store.get_blob(&self.scope, media.blob).await?;
             left_bytes = left_bytes.saturating_sub(bytes.len() as u64);
             loaded.insert(media.blob, bytes.into());

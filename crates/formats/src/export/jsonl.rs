@@ -21,6 +21,11 @@ use crate::import::text::encode_base64;
 /// Most bytes of a blob in one line.
 pub const PIECE_BYTES_MAX: usize = 3 << 20;
 
+/// Into how many lines a blob of this size goes.
+pub fn pieces_of(bytes: u64) -> u64 {
+    bytes.div_ceil(PIECE_BYTES_MAX as u64).max(1)
+}
+
 /// Writes one session. What it writes to should be buffered.
 pub struct Exporter<W> {
     out: W,
@@ -66,23 +71,27 @@ impl<W: Write> Exporter<W> {
         }
         let body =
             record.decode().map_err(|source| ExportError::Unreadable { seq: record.meta.seq, source })?;
-        Ok(body.blobs().into_iter().filter(|blob| !self.blobs.contains(blob)).collect())
+        let mut missing = body.blobs();
+        let mut named = HashSet::new();
+        missing.retain(|blob| !self.blobs.contains(blob) && named.insert(*blob));
+        Ok(missing)
     }
 
-    /// A blob that the next record names.
-    pub fn blob(&mut self, blob: BlobHash, bytes: &[u8]) -> Result<(), ExportError> {
-        if !self.blobs.insert(blob) {
-            return Ok(());
-        }
-        let pieces = bytes.len().div_ceil(PIECE_BYTES_MAX).max(1);
-        for number in 0..pieces {
-            let from = number * PIECE_BYTES_MAX;
-            let data = encode_base64(&bytes[from..bytes.len().min(from + PIECE_BYTES_MAX)]);
-            let line = format!(
-                "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{},\"pieces\":{pieces},\"data\":\"{data}\"}}\n",
-                number + 1
-            );
-            self.out.write_all(line.as_bytes())?;
+    /// A piece of a blob that the next record names. They come in order, numbered from one, each but the last of
+    /// [`PIECE_BYTES_MAX`]; an empty blob has one, too.
+    pub fn blob_piece(
+        &mut self,
+        blob: BlobHash,
+        (piece, pieces): (u64, u64),
+        bytes: &[u8],
+    ) -> Result<(), ExportError> {
+        let data = encode_base64(bytes);
+        let line = format!(
+            "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{piece},\"pieces\":{pieces},\"data\":\"{data}\"}}\n"
+        );
+        self.out.write_all(line.as_bytes())?;
+        if piece == pieces {
+            self.blobs.insert(blob);
         }
         Ok(())
     }

@@ -8,9 +8,9 @@ use sapwood::core::id::MemoryId;
 use sapwood::core::port::keys::{ApiKey, Keys};
 use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
 use sapwood::core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
-    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Store,
-    StoreError, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
+    Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
+    Store, StoreError, Until, Upkeep,
 };
 use sapwood::core::project::summary::Summary;
 use sapwood::core::tree::Head;
@@ -253,6 +253,15 @@ impl Search for Faulty {
 
 #[async_trait::async_trait]
 impl Blobs for Faulty {
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        passed_on!(self, self.inner.begin_blob(scope))
+    }
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
+        passed_on!(self, self.inner.blob_size(scope, blob))
+    }
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        passed_on!(self, self.inner.read_blob(scope, blob, from, limit))
+    }
     async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
         passed_on!(self, self.inner.put_blob(scope, bytes))
     }

@@ -232,3 +232,25 @@ async fn a_model_does_not_graft_what_not_every_reader_may_read() {
     assert!(actor.last_heard().contains("Not everybody who reads"), "{}", actor.last_heard());
     assert!(ana.grafts(&session).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn of_a_large_artifact_the_beginning_is_shown_and_where_to_read_on() {
+    let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
+    let source = source_of(&ana).await;
+    let session = ana.open_session(Default::default()).await.unwrap();
+    // Of three bytes each, so that looking ends in the middle of one.
+    deliver(&ana, &source, "long.txt", &"€".repeat(700_000)).await;
+    ana.graft(&session, &source, artifact("long.txt")).await.unwrap();
+    let shown = last_text(&ana, &session).await;
+    assert_eq!(shown.matches('€').count(), 24_000);
+    assert!(shown.contains("read_output reads on in output"), "{:.200}", shown);
+    let (engine, scope) = (ana.engine(), ana.scope());
+    let bytes = [b"plain at first ".repeat(10_000), vec![0xff; 9]].concat();
+    let usage = ArtifactUse::Artifact;
+    engine.put_artifact(scope, &source, "mixed", usage, "text/plain", bytes).await.unwrap();
+    ana.graft(&session, &source, artifact("mixed")).await.unwrap();
+    assert!(last_text(&ana, &session).await.contains("plain at first"), "what is looked at is text");
+    engine.put_artifact(scope, &source, "odd", usage, "text/plain", vec![0xff; 9]).await.unwrap();
+    ana.graft(&session, &source, artifact("odd")).await.unwrap();
+    assert!(last_text(&ana, &session).await.contains("[not text; its bytes are output"));
+}

@@ -313,6 +313,26 @@ async fn big_output_goes_to_a_blob_and_can_be_read_on() {
 }
 
 #[tokio::test]
+async fn an_output_of_several_megabytes_is_read_line_by_line() {
+    let lines: Vec<String> = (0..300_000).map(|number| format!("line {number}")).collect();
+    let text_of = lines.join("\n");
+    let hash = sapwood::core::BlobHash::of(text_of.as_bytes());
+    let input = format!(r#"{{"output":"{hash}","offset":290000,"limit":3}}"#);
+    let past = format!(r#"{{"output":"{hash}","offset":299999}}"#);
+    let asked = calls(&[("1", "read_output", &input), ("2", "read_output", &past)]);
+    let scene = scene(agent(), vec![asked, text("read")]).await;
+    scene.engine.store().put_blob(&scene.scope, text_of.into_bytes()).await.unwrap();
+    scene.send("go").await;
+    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    let results = path.iter().filter_map(|entry| match &entry.body {
+        sapwood::Body::ToolResult(result) => result.parts[0].as_text().map(str::to_owned),
+        _ => None,
+    });
+    let results: Vec<String> = results.collect();
+    assert_eq!(results, ["line 290000\nline 290001\nline 290002", "line 299999"]);
+}
+
+#[tokio::test]
 async fn an_artifact_is_delivered_and_a_task_can_be_delegated() {
     let artifact = calls(&[("1", "put_artifact", r#"{"name":"a.txt","content":"made"}"#)]);
     let delegate = calls(&[("2", "delegate", r#"{"task":"count"}"#)]);

@@ -1,24 +1,23 @@
-//! What a session was given and what it produced: upload, list, download with ranges. Bytes are named by their hash, and
-//! served as what they are, not as what somebody called them.
+//! What a session was given and what it produced: upload, list, download. An upload goes into the store as it comes, and is
+//! called what its bytes look like.
 
 use axum::Json;
-use axum::body::Body as HttpBody;
 use axum::extract::{Request, State as Shared};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use sapwood::SessionId;
 use sapwood::core::entry::ArtifactUse;
 use sapwood::core::project::artifacts::Artifact;
-use sapwood::core::{BlobHash, Right};
+use sapwood::core::{BlobHash, BlobRef, Right};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::projections::Items;
 use crate::door::Caller;
-use crate::extract::{At, Params, header_text, read_body};
+use crate::download::{Wanted, serve_blob};
+use crate::extract::{At, Incoming, Params, header_text};
 use crate::problem::{Problem, Result};
-use crate::sniff::{Disposition, served_type};
+use crate::sniff::{SNIFFED_BYTES, served_type};
 use crate::state::State;
 use crate::wire;
 
@@ -132,7 +131,7 @@ async fn download_blob(
     let unknown = |_| Problem::new("blob.not_found", "there is no such blob");
     let hash: BlobHash = blob.parse().map_err(unknown)?;
     state.note_read(&caller, &session).await?;
-    serve_blob(&state, &caller, hash, "", &blob, &headers).await
+    serve_blob(&state, &caller, Wanted { blob: hash, mime: "", name: &blob }, &headers).await
 }
 
 async fn list(
@@ -159,14 +158,34 @@ async fn upload(
     // Before a byte is read: whoever may not write here sends nothing.
     state.engine.check_right(&caller.scope, session, Right::Write).await?;
     let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
-    let place = state.uploads.acquire().await;
-    let bytes = read_body(request, "an upload", state.settings.upload_bytes_max).await?;
-    let (mime, _) = served_type(&bytes, &called);
-    state.engine.put_artifact(&caller.scope, session, &name, usage, mime, bytes.into()).await?;
+    let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max)?;
+    let place = state.streamed_uploads.acquire().await;
+    let content = take(state, caller, incoming, &called, &name).await?;
+    state.engine.name_artifact(&caller.scope, session, usage, content).await?;
     drop(place);
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&name).ok_or_else(|| unknown(session, &name))?;
     Ok((StatusCode::CREATED, Json(artifact)))
+}
+
+/// Puts a body into the store as it comes.
+async fn take(
+    state: &State,
+    caller: &Caller,
+    mut incoming: Incoming,
+    called: &str,
+    name: &str,
+) -> Result<BlobRef> {
+    let mut sink = state.engine.store().begin_blob(&caller.scope).await?;
+    let (mut head, mut size) = (Vec::new(), 0);
+    while let Some(bytes) = incoming.next(state.settings.request_time_max).await? {
+        size += bytes.len() as u64;
+        head.extend_from_slice(&bytes[..bytes.len().min(SNIFFED_BYTES - head.len())]);
+        sink.write(&bytes).await?;
+    }
+    let (mime, _) = served_type(&head, called);
+    let (mime, name) = (mime.to_owned(), Some(name.to_owned()));
+    Ok(BlobRef { blob: sink.finish().await?, mime, name, bytes: size, duration_ms: None })
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -193,113 +212,5 @@ async fn download(
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(name).filter(|artifact| artifact.usage == usage);
     let content = artifact.ok_or_else(|| unknown(session, name))?.content;
-    serve_blob(state, caller, content.blob, &content.mime, name, headers).await
-}
-
-async fn serve_blob(
-    state: &State,
-    caller: &Caller,
-    blob: BlobHash,
-    called: &str,
-    name: &str,
-    headers: &HeaderMap,
-) -> Result<Response> {
-    let etag = format!("\"{blob}\"");
-    if header_text(headers, "if-none-match")?.is_some_and(|known| known == etag || known == "*") {
-        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
-    }
-    let bytes = Bytes::from(state.engine.store().get_blob(&caller.scope, blob).await?);
-    let (mime, disposition) = served_type(&bytes, called);
-    let is_same = header_text(headers, "if-range")?.is_none_or(|known| known == etag);
-    let range = header_text(headers, "range")?.filter(|_| is_same);
-    let mut response = slice(bytes, range)?;
-    let headers = response.headers_mut();
-    set(headers, header::ETAG, &etag);
-    set(headers, header::CONTENT_TYPE, mime);
-    set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, name));
-    set(headers, header::ACCEPT_RANGES, "bytes");
-    // Shown in place or not, it is nobody's page.
-    set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
-    set(headers, header::CACHE_CONTROL, "private, no-cache");
-    Ok(response)
-}
-
-fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
-}
-
-/// The name goes along as RFC 6266 wants it: plain where it is, encoded for whoever can read that.
-fn disposition_of(disposition: Disposition, name: &str) -> String {
-    let how = match disposition {
-        Disposition::Inline => "inline",
-        Disposition::Attachment => "attachment",
-    };
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "._- ".contains(char);
-    let plain: String = name.chars().map(|char| if is_plain(char) { char } else { '_' }).collect();
-    let encoded: String = name.bytes().map(percent).collect();
-    format!("{how}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
-}
-
-fn percent(byte: u8) -> String {
-    match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    }
-}
-
-/// All bytes, or the one range that was asked for.
-fn slice(bytes: Bytes, range: Option<&str>) -> Result<Response> {
-    let size = bytes.len();
-    let Some(asked) = range.and_then(|range| parse_range(range, size)) else {
-        return Ok(HttpBody::from(bytes).into_response());
-    };
-    let Some((first, last)) = asked else {
-        return Err(Problem::new("range.unsatisfiable", format!("there are {size} bytes")));
-    };
-    let part = bytes.slice(first..=last);
-    let content_range = format!("bytes {first}-{last}/{size}");
-    Ok((StatusCode::PARTIAL_CONTENT, [(header::CONTENT_RANGE, content_range)], part).into_response())
-}
-
-/// None for what is not one range of bytes, which is answered with all of them; `Some(None)` for one past the end.
-fn parse_range(range: &str, size: usize) -> Option<Option<(usize, usize)>> {
-    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
-    if first.is_empty() {
-        let count: usize = last.parse().ok()?;
-        let found = (count > 0 && size > 0).then(|| (size.saturating_sub(count), size - 1));
-        return Some(found);
-    }
-    let first: usize = first.parse().ok()?;
-    let last: usize = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
-    if last < first {
-        return None;
-    }
-    Some((first < size).then(|| (first, last.min(size - 1))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_read_as_the_standard_says() {
-        assert_eq!(parse_range("bytes=0-3", 10), Some(Some((0, 3))));
-        assert_eq!(parse_range("bytes=7-", 10), Some(Some((7, 9))));
-        assert_eq!(parse_range("bytes=-3", 10), Some(Some((7, 9))));
-        assert_eq!(parse_range("bytes=-30", 10), Some(Some((0, 9))));
-        assert_eq!(parse_range("bytes=10-", 10), Some(None));
-        assert_eq!(parse_range("bytes=-0", 10), Some(None));
-        for other in ["bytes=3-1", "bytes=a-b", "items=0-1", "bytes=0-1,3-4", "bytes=", "bytes=-"] {
-            assert_eq!(parse_range(other, 10), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_name_cannot_break_out_of_its_header() {
-        let header = disposition_of(Disposition::Attachment, "a\"; x=\r\né.html");
-        assert!(HeaderValue::from_str(&header).is_ok());
-        assert_eq!(header.matches('"').count(), 2);
-    }
+    serve_blob(state, caller, Wanted { blob: content.blob, mime: &content.mime, name }, headers).await
 }

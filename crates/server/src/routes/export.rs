@@ -10,8 +10,9 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use sapwood::core::Record;
 use sapwood::core::project::summary::Summary;
+use sapwood::core::{BlobHash, Record};
+use sapwood::engine::blob::BlobReader;
 use sapwood::engine::export::PageFormat;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
@@ -27,6 +28,8 @@ use crate::wire;
 
 /// How many entries are asked of the store at a time.
 const PAGE_RECORDS: usize = 500;
+/// What is written is sent when it is so much, or all.
+const SENT_BYTES_MIN: usize = 64 << 10;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(export_session))
@@ -99,6 +102,10 @@ fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
 struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
+    fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn take(&self) -> Piece {
         Piece::from(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -129,15 +136,17 @@ impl Exporter {
         .map_err(broken)
     }
 
+    /// A blob that has to be written before a record.
+    fn missing_blob(&self, record: &Record) -> Result<Option<BlobHash>> {
+        match self {
+            Self::Log(lines) => Ok(lines.missing_blobs(record).map_err(broken)?.first().copied()),
+            Self::Tree(_) => Ok(None),
+        }
+    }
+
     async fn line(&mut self, engine: &Engine, scope: &Scope, record: &Record) -> Result<()> {
         match self {
-            Self::Log(lines) => {
-                for blob in lines.missing_blobs(record).map_err(broken)? {
-                    let bytes = engine.store().get_blob(scope, blob).await?;
-                    lines.blob(blob, &bytes).map_err(broken)?;
-                }
-                lines.line(record).map_err(broken)
-            }
+            Self::Log(lines) => lines.line(record).map_err(broken),
             Self::Tree(lines) => {
                 let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
                 let media = engine.media_of(scope, blobs).await?;
@@ -155,51 +164,102 @@ impl Exporter {
     }
 }
 
-/// A session as lines, a page at a time: what it held when the export began.
+/// A blob that is being written, line by line.
+struct Sending {
+    blob: BlobHash,
+    reader: BlobReader,
+    piece: u64,
+    pieces: u64,
+}
+
+impl Sending {
+    async fn begin(engine: &Engine, scope: &Scope, blob: BlobHash) -> Result<Self> {
+        let reader = engine.open_blob(scope, blob).await?;
+        Ok(Self { blob, pieces: jsonl::pieces_of(reader.left()), reader, piece: 0 })
+    }
+
+    /// Writes the next line; none if that was the last.
+    async fn go_on(mut self, exporter: &mut Exporter) -> Result<Option<Self>> {
+        let Exporter::Log(lines) = exporter else { return Ok(None) };
+        self.piece += 1;
+        let bytes = self.reader.next_up_to(jsonl::PIECE_BYTES_MAX).await?;
+        lines.blob_piece(self.blob, (self.piece, self.pieces), &bytes).map_err(broken)?;
+        Ok((self.piece < self.pieces).then_some(self))
+    }
+}
+
+/// A session as lines, a few at a time: what it held when the export began.
 struct Lines {
     state: State,
     scope: Scope,
     summary: Summary,
     after: Seq,
+    records: VecDeque<Record>,
+    sending: Option<Sending>,
     exporter: Option<Exporter>,
     written: Written,
-    ready: VecDeque<Piece>,
 }
 
 impl Lines {
     fn new(state: &State, scope: &Scope, summary: Summary, to: impl FnOnce(Written) -> Exporter) -> Self {
         let written = Written::default();
-        let exporter = Some(to(written.clone()));
-        let (state, scope) = (state.clone(), scope.clone());
-        Self { state, scope, summary, after: Seq::ZERO, exporter, written, ready: VecDeque::new() }
+        Self {
+            state: state.clone(),
+            scope: scope.clone(),
+            summary,
+            after: Seq::ZERO,
+            records: VecDeque::new(),
+            sending: None,
+            exporter: Some(to(written.clone())),
+            written,
+        }
     }
 
     /// None at the end. What breaks off in the middle ends the connection, so that nobody takes it for the whole.
     async fn next(&mut self) -> Result<Option<Piece>> {
-        while self.ready.is_empty() {
-            let Some(exporter) = self.exporter.as_mut() else { return Ok(None) };
+        while self.written.len() < SENT_BYTES_MIN {
+            let Some(mut exporter) = self.exporter.take() else { break };
+            match self.step(&mut exporter).await? {
+                Step::More => self.exporter = Some(exporter),
+                Step::Last => exporter.finish()?,
+            }
+        }
+        Ok(Some(self.written.take()).filter(|piece| !piece.is_empty()))
+    }
+
+    /// Writes a line, or gets the next ones.
+    async fn step(&mut self, exporter: &mut Exporter) -> Result<Step> {
+        let engine = &self.state.engine;
+        if let Some(sending) = self.sending.take() {
+            self.sending = sending.go_on(exporter).await?;
+        } else if let Some(record) = self.records.front() {
+            if let Some(blob) = exporter.missing_blob(record)? {
+                self.sending = Some(Sending::begin(engine, &self.scope, blob).await?);
+                return Ok(Step::More);
+            }
+            exporter.line(engine, &self.scope, record).await?;
+            self.after = record.meta.seq;
+            self.records.pop_front();
+        } else {
             if self.after == Seq::ZERO {
                 exporter.header(&self.summary)?;
             }
-            let left = (self.summary.head.seq.0 - self.after.0) as usize;
-            let limit = PAGE_RECORDS.min(left);
-            let store = self.state.engine.store();
-            let records = match limit {
-                0 => Vec::new(),
-                limit => store.read_after(&self.scope, &self.summary.id, self.after, limit).await?,
-            };
-            let is_last = records.len() == left || records.is_empty();
-            for record in records {
-                exporter.line(&self.state.engine, &self.scope, &record).await?;
-                self.after = record.meta.seq;
+            let limit = PAGE_RECORDS.min((self.summary.head.seq.0 - self.after.0) as usize);
+            if limit > 0 {
+                let read = engine.store().read_after(&self.scope, &self.summary.id, self.after, limit);
+                self.records = read.await?.into();
             }
-            if is_last && let Some(exporter) = self.exporter.take() {
-                exporter.finish()?;
+            if self.records.is_empty() {
+                return Ok(Step::Last);
             }
-            self.ready.push_back(self.written.take());
         }
-        Ok(self.ready.pop_front())
+        Ok(Step::More)
     }
+}
+
+enum Step {
+    More,
+    Last,
 }
 
 fn broken(error: ExportError) -> Problem {

@@ -141,6 +141,39 @@ async fn a_head_that_trickles_in_is_cut_off() {
     assert_eq!(exchange(house.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
 }
 
+/// Begins an upload of 600,000 bytes to a session of its own.
+async fn begin_upload(house: &House, session: &str) -> TcpStream {
+    let bearer = format!("Bearer {}", house.key("ana"));
+    let made = format!(r#"{{"id":"{session}"}}"#);
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let made = exchange(house.addr, &request("POST", "/v1/sessions", &headers, made.as_bytes())).await;
+    assert_eq!(made.status, 201);
+    let mut stream = connect(house).await;
+    let head = format!(
+        "POST /v1/sessions/{session}/inputs?name=log.txt HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\n\
+         content-length: 600000\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_over_a_slow_link_has_the_time_it_needs_and_one_that_stops_has_not() {
+    let house = House::open_with(impatient()).await;
+    let mut slow = begin_upload(&house, "slow").await;
+    // Three times as long as a request may take.
+    for _ in 0..30 {
+        slow.write_all(&[b'a'; 20_000]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let said = read_to_the_end(&mut slow).await.expect("it is answered");
+    assert!(said.starts_with("HTTP/1.1 201"), "{said}");
+    let mut stopped = begin_upload(&house, "stopped").await;
+    stopped.write_all(b"a few bytes").await.unwrap();
+    let said = read_to_the_end(&mut stopped).await.expect("it is cut off in time");
+    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_trickles_in_is_cut_off() {
     let house = House::open_with(impatient()).await;

@@ -115,6 +115,49 @@ async fn the_tree_grows_forks_and_is_compacted_over_http() {
     assert_eq!(found["items"][0]["id"], "s");
 }
 
+/// More than two pieces, so that ranges lie in one, touch two, or end with the last.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_range_of_a_large_artifact_is_the_slice_of_its_bytes() {
+    const SIZE: usize = (2 << 20) + 345;
+    const PIECE: usize = 1 << 20;
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let bytes: Vec<u8> = (0..SIZE).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let path = "/v1/sessions/s/inputs?name=large.bin";
+    let put = house.ask(Ask { method: "POST", path, key: Some("ana"), headers: &[], body: &bytes }).await;
+    assert_eq!((put.status, put.json()["content"]["bytes"].as_u64()), (201, Some(SIZE as u64)));
+    let at = "/v1/sessions/s/inputs/large.bin";
+    let get = async |headers: &[(&str, &str)]| {
+        house.ask(Ask { method: "GET", path: at, key: Some("rex"), headers, body: b"" }).await
+    };
+    let whole = get(&[]).await;
+    assert_eq!((whole.status, whole.header("content-length")), (200, Some(SIZE.to_string().as_str())));
+    assert!(whole.body == bytes);
+    let etag = whole.header("etag").unwrap().to_owned();
+    let mut asked = vec![(0, SIZE - 1), (PIECE - 1, PIECE), (PIECE, PIECE), (SIZE - 1, SIZE - 1), (5, 14)];
+    asked.extend((1..20).map(|number| {
+        let first = number * 7_919_993 % SIZE;
+        (first, (first + number * 104_729).min(SIZE - 1))
+    }));
+    for (first, last) in asked {
+        let range = format!("bytes={first}-{last}");
+        let part = get(&[("range", &range), ("if-range", &etag)]).await;
+        assert_eq!((part.status, part.body.len()), (206, last + 1 - first), "{range}");
+        assert!(part.body == bytes[first..=last], "{range}");
+        assert_eq!(part.header("content-length"), Some((last + 1 - first).to_string().as_str()));
+        assert_eq!(
+            part.header("content-range"),
+            Some(format!("{}/{SIZE}", range.replace('=', " ")).as_str())
+        );
+    }
+    let tail = get(&[("range", "bytes=-400")]).await;
+    assert!(tail.status == 206 && tail.body == bytes[SIZE - 400..]);
+    assert_eq!(get(&[("range", &format!("bytes={SIZE}-"))]).await.status, 416);
+    let other = get(&[("range", "bytes=0-1"), ("if-range", "\"other\"")]).await;
+    assert_eq!((other.status, other.body.len()), (200, SIZE));
+    assert_eq!(house.get("foreign", at).await.status, 404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_comes_back_byte_for_byte_and_in_ranges() {
     let settings = Settings { upload_bytes_max: 1_000, rate: None, ..Settings::default() };

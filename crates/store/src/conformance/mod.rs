@@ -35,6 +35,7 @@ pub mod memories;
 pub mod model;
 pub mod narrow;
 pub mod path;
+pub mod pieces;
 pub mod read;
 pub mod rights;
 pub mod search;
@@ -84,6 +85,9 @@ macro_rules! conformance_cases {
                 a_fork_is_searched_where_its_source_cannot_be_seen;
             blob: put_and_get, an_unknown_blob_is_refused_i4, a_blob_is_erased_with_its_last_reference,
                 a_blob_stays_while_a_fork_refers_to_it, every_reference_counts, a_blob_is_read_through_a_session, the_same_bytes_can_be_put_by_two;
+            pieces: however_it_is_cut_it_is_the_same_blob, any_range_is_the_slice, what_is_not_finished_is_not_there,
+                a_blob_that_is_too_large_is_refused_while_it_comes, the_same_bytes_twice_at_once_are_one_blob,
+                a_blob_in_pieces_is_read_through_a_session_and_erased_with_it_i9, a_blob_in_pieces_lives_on_i3;
             erase: nothing_is_left_to_find, forks_are_intact_i8, a_chain_of_erased_sources_still_reads_i8,
                 an_erased_id_can_be_used_again, the_audit_says_so_without_content;
             audit: lines_are_chained, lines_of_appends_are_written_with_them, pages_and_sessions,

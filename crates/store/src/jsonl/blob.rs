@@ -1,33 +1,143 @@
-//! Blobs: a file each, named by its hash, and beside it who put it there.
+//! Blobs: a file each, named by its hash, and beside it who put it there. What comes in pieces goes to a file of its own in
+//! `uploads/`, which gets its name when it is whole.
 
-use std::io::Write;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
-use sapwood_core::port::store::{BLOB_BYTES_MAX, Result};
-use sapwood_core::{BlobHash, Principal, StoreError};
+use async_trait::async_trait;
+use sapwood_core::port::store::{BlobSink, PIECE_BYTES_MAX, Result};
+use sapwood_core::{BlobHash, Principal, Scope, StoreError};
 
-use super::disk::{self, At, sync, sync_dir};
+use super::JsonlStore;
+use super::disk::{self, At, fault, sync, sync_dir};
 use super::layout::Layout;
+use crate::pieces::{Cutter, End, UPLOAD_IDLE_S_MAX};
 use crate::rules::damaged;
 use crate::{Durability, private};
 
-pub fn put(layout: &Layout, by: &Principal, bytes: &[u8], durability: Durability) -> Result<BlobHash> {
-    if bytes.len() > BLOB_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
+/// Files that are remembered as whole; over this they are read anew.
+const SOUND_MAX: usize = 1_024;
+/// Bytes of a file that are read at a time to be checked.
+const CHECK_BYTES: usize = 64 << 10;
+/// Files of old uploads that are looked at in one go.
+const SWEPT_FILES_MAX: usize = 1_000;
+
+/// A blob that is being put.
+pub struct Sink<'s> {
+    store: &'s JsonlStore,
+    scope: Scope,
+    cutter: Cutter,
+    upload: Option<Upload>,
+}
+
+/// The file of a blob of more than one piece, until it has its name.
+struct Upload {
+    file: File,
+    path: PathBuf,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Once it has its name there is nothing here. What cannot be removed now is removed when it is old.
+        let _ = fs::remove_file(&self.path);
     }
-    let blob = BlobHash::of(bytes);
+}
+
+impl Upload {
+    fn begin(layout: &Layout) -> Result<Self> {
+        let dir = layout.uploads();
+        private::create_dir(&dir).at(&dir)?;
+        sweep(layout);
+        let path = dir.join(uuid::Uuid::new_v4().simple().to_string());
+        let file = private::file_options().write(true).create_new(true).open(&path).at(&path)?;
+        Ok(Self { file, path })
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).at(&self.path)
+    }
+}
+
+impl<'s> Sink<'s> {
+    pub fn new(store: &'s JsonlStore, scope: Scope) -> Self {
+        Self { store, scope, cutter: Cutter::new(), upload: None }
+    }
+}
+
+#[async_trait]
+impl BlobSink for Sink<'_> {
+    async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let Some(piece) = self.cutter.take(&mut bytes)? else { continue };
+            let upload = match &mut self.upload {
+                Some(upload) => upload,
+                none => {
+                    let layout = self.store.with(&self.scope, |tenant| tenant.layout.clone());
+                    none.insert(Upload::begin(&layout)?)
+                }
+            };
+            upload.add(&piece)?;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
+        let End { hash, rest, .. } = self.cutter.end();
+        let by = &self.scope.principal;
+        match &mut self.upload {
+            None => self.store.with(&self.scope, |tenant| {
+                let durability = tenant.options.durability;
+                note_put(&tenant.layout, by, &hash, durability)?;
+                match is_there(&tenant.layout, &hash) {
+                    true => Ok(()),
+                    false => disk::replace(&tenant.layout.blob(&hash), &rest, durability),
+                }
+            })?,
+            Some(upload) => {
+                upload.add(&rest)?;
+                sync(&upload.file, &upload.path, self.store.options.durability)?;
+                self.store.with(&self.scope, |tenant| {
+                    let (path, durability) = (tenant.layout.blob(&hash), tenant.options.durability);
+                    note_put(&tenant.layout, by, &hash, durability)?;
+                    if !is_there(&tenant.layout, &hash) {
+                        fs::rename(&upload.path, &path).at(&path)?;
+                    }
+                    sync_dir(&path, durability)
+                })?;
+            }
+        }
+        Ok(hash)
+    }
+}
+
+fn note_put(layout: &Layout, by: &Principal, blob: &BlobHash, durability: Durability) -> Result<()> {
     let dir = layout.blobs();
     private::create_dir(&dir).at(&dir)?;
-    if !was_put_by(layout, &blob, by)? {
-        let path = layout.blob_putters(&blob);
-        let mut putters = disk::open_to_append(&path)?;
-        putters.write_all(format!("{by}\n").as_bytes()).at(&path)?;
-        sync(&putters, &path, durability)?;
-        sync_dir(&path, durability)?;
+    if was_put_by(layout, blob, by)? {
+        return Ok(());
     }
-    if !is_there(layout, &blob) {
-        disk::replace(&layout.blob(&blob), bytes, durability)?;
+    let path = layout.blob_putters(blob);
+    let mut putters = disk::open_to_append(&path)?;
+    putters.write_all(format!("{by}\n").as_bytes()).at(&path)?;
+    sync(&putters, &path, durability)?;
+    sync_dir(&path, durability)
+}
+
+/// Removes what is left of uploads that nobody goes on with.
+pub fn sweep(layout: &Layout) {
+    let Ok(files) = fs::read_dir(layout.uploads()) else { return };
+    let idle = Duration::from_secs(UPLOAD_IDLE_S_MAX.unsigned_abs());
+    for file in files.flatten().take(SWEPT_FILES_MAX) {
+        let written = file.metadata().and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > idle) {
+            // Only room is at stake, and the next one tries again.
+            let _ = fs::remove_file(file.path());
+        }
     }
-    Ok(blob)
 }
 
 pub fn is_there(layout: &Layout, blob: &BlobHash) -> bool {
@@ -40,13 +150,76 @@ pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bo
     Ok(putters.split(|byte| *byte == b'\n').any(|putter| putter == name.as_bytes()))
 }
 
-pub fn get(layout: &Layout, blob: &BlobHash) -> Result<Vec<u8>> {
+/// Blobs whose files were read through and had the bytes their names say, with their files' length and time then. Files have no
+/// checks beside them, so each is read through before something of it is given out: once, unless it changes.
+#[derive(Default)]
+pub struct Sound(HashMap<BlobHash, (u64, Option<SystemTime>)>);
+
+impl Sound {
+    /// The blob's file, read through, and its length.
+    pub fn open(&mut self, layout: &Layout, blob: &BlobHash) -> Result<(File, u64)> {
+        let path = layout.blob(blob);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StoreError::NoBlob { blob: *blob });
+            }
+            Err(source) => return Err(fault(&path, source)),
+        };
+        let metadata = file.metadata().at(&path)?;
+        let seen = (metadata.len(), metadata.modified().ok());
+        if seen.1.is_none() || self.0.get(blob) != Some(&seen) {
+            check_bytes(&mut file, layout, blob)?;
+            if self.0.len() >= SOUND_MAX {
+                self.0.clear();
+            }
+            self.0.insert(*blob, seen);
+        }
+        Ok((file, seen.0))
+    }
+}
+
+fn check_bytes(file: &mut File, layout: &Layout, blob: &BlobHash) -> Result<()> {
     let path = layout.blob(blob);
-    let bytes = disk::read_if_there(&path)?.ok_or(StoreError::NoBlob { blob: *blob })?;
-    if BlobHash::of(&bytes) != *blob {
-        return Err(damaged(path.display(), "it does not have the bytes its name says"));
+    let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; CHECK_BYTES]);
+    loop {
+        match file.read(&mut buffer).at(&path)? {
+            0 => break,
+            count => hasher.update(&buffer[..count]),
+        };
+    }
+    match hasher.finalize().as_bytes() == blob.as_bytes() {
+        true => Ok(()),
+        false => Err(damaged(path.display(), "it does not have the bytes its name says")),
+    }
+}
+
+pub fn read(sound: &mut Sound, layout: &Layout, blob: &BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+    let (mut file, size) = sound.open(layout, blob)?;
+    let path = layout.blob(blob);
+    let limit = (limit.min(PIECE_BYTES_MAX) as u64).min(size.saturating_sub(from));
+    let mut bytes = Vec::with_capacity(limit as usize);
+    if limit > 0 {
+        file.seek(SeekFrom::Start(from)).at(&path)?;
+        file.take(limit).read_to_end(&mut bytes).at(&path)?;
     }
     Ok(bytes)
+}
+
+/// Every blob's file that does not have the bytes its name says.
+pub fn find_damaged(layout: &Layout) -> Result<Vec<StoreError>> {
+    let Ok(files) = fs::read_dir(layout.blobs()) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for file in files {
+        let name = file.at(&layout.blobs())?.file_name();
+        let Some(blob) = name.to_str().and_then(|name| name.parse::<BlobHash>().ok()) else { continue };
+        match Sound::default().open(layout, &blob) {
+            Err(error @ StoreError::Damaged { .. }) => found.push(error),
+            Ok(_) | Err(StoreError::NoBlob { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 pub fn remove(layout: &Layout, blob: &BlobHash) -> Result<()> {

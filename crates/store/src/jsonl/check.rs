@@ -1,10 +1,11 @@
 //! What `doctor` can see of a directory: files that cannot be read, ends that were cut off, a cache that is wrong, a
-//! broken audit. Only the cache is ever repaired.
+//! broken audit, a blob with other bytes. Only the cache is ever repaired.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::{Finding, Repair, Result};
 
 use super::audit::read_chain;
+use super::blob;
 use super::layout::id_of_stem;
 use super::tenant::TenantDir;
 
@@ -38,6 +39,11 @@ impl TenantDir {
             self.index.rewrite(&self.layout)?;
         }
         self.check_audit(&mut findings)?;
+        for error in blob::find_damaged(&self.layout)? {
+            if let StoreError::Damaged { place, what } = error {
+                findings.push(found("blobs", place, what));
+            }
+        }
         let told = |warning: &Finding| !findings.iter().any(|finding| finding.rule == warning.rule);
         let untold: Vec<Finding> = self.warnings.iter().filter(|warning| told(warning)).cloned().collect();
         findings.extend(untold);

@@ -7,6 +7,7 @@
 //!   2026-11-15T22-19-18-123Z_<id>.lease        who writes it, and the fence
 //!   2026-11-15T22-19-18-123Z_<id>.erased       what forks need of an erased session
 //!   audit.jsonl  index.jsonl  memories.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
+//!   uploads/<number>                           a blob that is not whole yet
 //!   keys.jsonl                                 of all tenants, only in DIR itself
 //! ```
 //!
@@ -55,6 +56,9 @@ impl Layout {
     }
     pub fn blobs(&self) -> PathBuf {
         self.dir.join("blobs")
+    }
+    pub fn uploads(&self) -> PathBuf {
+        self.dir.join("uploads")
     }
     pub fn blob(&self, blob: &BlobHash) -> PathBuf {
         self.blobs().join(blob.to_string())

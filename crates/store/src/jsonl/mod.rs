@@ -35,9 +35,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, Blobs, Created, Finding, Fork, Hit, Lease, Leases,
-    ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions, Until,
-    Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
+    Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
+    Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -274,16 +274,21 @@ fn is_orphan(log: &Logbook<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> 
 
 #[async_trait]
 impl Blobs for JsonlStore {
-    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        Ok(Box::new(blob::Sink::new(self, scope.clone())))
+    }
+
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
         self.with(scope, |tenant| {
-            blob::put(&tenant.layout, &scope.principal, &bytes, tenant.options.durability)
+            tenant.check_use(scope, &blob)?;
+            tenant.sound.open(&tenant.layout, &blob).map(|(_, size)| size)
         })
     }
 
-    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        self.with(scope, |tenant| match tenant.may_use(scope, &blob)? {
-            true => blob::get(&tenant.layout, &blob),
-            false => Err(StoreError::NoBlob { blob }),
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        self.with(scope, |tenant| {
+            tenant.check_use(scope, &blob)?;
+            blob::read(&mut tenant.sound, &tenant.layout, &blob, from, limit)
         })
     }
 }

@@ -36,6 +36,7 @@ pub struct TenantDir {
     pub options: JsonlOptions,
     pub books: HashMap<SessionId, Book>,
     pub index: Index,
+    pub sound: blob::Sound,
     pub warnings: Vec<Finding>,
     erased: HashMap<String, Weak<Shelf<Handle>>>,
     stems: HashMap<SessionId, String>,
@@ -45,11 +46,13 @@ pub struct TenantDir {
 
 impl TenantDir {
     pub fn new(layout: Layout, options: JsonlOptions) -> Self {
+        blob::sweep(&layout);
         Self {
             layout,
             options,
             books: HashMap::new(),
             index: Index::default(),
+            sound: blob::Sound::default(),
             warnings: Vec::new(),
             erased: HashMap::new(),
             stems: HashMap::new(),
@@ -336,6 +339,13 @@ impl TenantDir {
             Ok(())
         })?;
         Ok(shows)
+    }
+
+    pub fn check_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<()> {
+        match self.may_use(scope, hash)? {
+            true => Ok(()),
+            false => Err(StoreError::NoBlob { blob: *hash }),
+        }
     }
 
     /// The ids of all sessions.

@@ -125,17 +125,15 @@ impl Tenant {
         scope.reach == Reach::Tenant || blob.put_by.contains(&scope.principal) || self.books().any(shows)
     }
 
-    pub fn put_blob(&mut self, scope: &Scope, bytes: Vec<u8>) -> BlobHash {
-        let hash = BlobHash::of(&bytes);
+    pub fn put_blob(&mut self, scope: &Scope, hash: BlobHash, bytes: Vec<u8>) {
         let blob = self.blobs.entry(hash).or_insert_with(|| Blob { bytes, put_by: HashSet::new() });
         blob.put_by.insert(scope.principal.clone());
-        hash
     }
 
-    pub fn get_blob(&self, scope: &Scope, hash: &BlobHash) -> Result<Vec<u8>> {
+    pub fn blob(&self, scope: &Scope, hash: &BlobHash) -> Result<&[u8]> {
         let missing = || StoreError::NoBlob { blob: *hash };
         let blob = self.blobs.get(hash).filter(|_| self.may_use(scope, hash)).ok_or_else(missing)?;
-        Ok(blob.bytes.clone())
+        Ok(&blob.bytes)
     }
 
     pub fn write_audit(&mut self, scope: &Scope, note: AuditNote, now: TimestampMs) {

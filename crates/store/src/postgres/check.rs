@@ -8,7 +8,7 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::Desk;
 use super::known::node_at;
 use super::log::{LogRows, int, seq_of};
-use super::{refold, search};
+use super::{blob, refold, search};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
@@ -25,6 +25,8 @@ pub(super) async fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<
             search::forget_all(desk).await?;
         }
     }
+    let damaged = blob::find_damaged(desk).await?.into_iter().take(FINDINGS_MAX);
+    findings.extend(damaged.map(|what| finding(desk, "blobs", what, Repair::No)));
     if repair == Repair::Yes {
         // Without repair the doctor compares them anyway, through the port.
         findings.extend(refold::mend_summaries(desk, scope).await?);

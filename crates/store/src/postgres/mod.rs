@@ -3,7 +3,7 @@
 //! [`connect`] gets there; a [`desk`] is a connection in a transaction that has named its tenant, and what is done at one is
 //! in the other files, as plain functions: [`schema`] the layout, [`append`] with its [`job`]s and [`known`] things,
 //! [`writer`] the group commit, [`log`] and [`path`] the entries, [`session`] the rows of lists, [`search`] full text,
-//! [`erase`] what erasing means, [`ear`] wakes readers elsewhere, [`check`] is the doctor's part.
+//! [`blob`] and [`sink`] bytes beside the log, [`erase`] what erasing means, [`ear`] wakes readers elsewhere, [`check`] is the doctor's part.
 //!
 //! Every statement names the tenant, and the tables' policies fence what one might forget (I9). An append is one round trip
 //! on the version of its session that it was prepared on: leases, fences, expected heads and rights are checked by the
@@ -31,6 +31,7 @@ mod schema;
 mod search;
 mod session;
 mod sight;
+mod sink;
 mod tls;
 mod trust;
 mod writer;
@@ -38,9 +39,9 @@ mod writer;
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
+    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, PIECE_BYTES_MAX, Page, PathSlice, Repair, Result,
+    Search, SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -49,15 +50,17 @@ use sapwood_core::{
 };
 use tokio_postgres::Row;
 
-use crate::pack::pack;
+use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, slice};
 use crate::rules;
 use append::Hot;
+use blob::Found;
 use connect::{Acting, Home, Server};
-use desk::{Desk, Params};
+use desk::{Desk, Mode, Params};
 use ear::Mouth;
 use fault::Patience;
 use log::LogRows;
 use session::{Hold, find};
+use sink::Sink;
 use writer::Writer;
 
 /// How long the last wake-up may take when a store is closed.
@@ -159,7 +162,10 @@ impl PgStore {
         let pool = server.pool(acting)?;
         let mouth = Mouth::new(pool.clone(), home.handle().clone());
         let writer = Writer::new(pool.clone(), server.place.clone(), mouth.clone(), home.handle().clone());
-        Ok(Self { server, acting, pool, writer, mouth, hot: Hot::default(), home })
+        let store = Self { server, acting, pool, writer, mouth, hot: Hot::default(), home };
+        // Only room is at stake: a standby cannot do it, and the next upload tries again.
+        let _ = store.home.block_on(store.sweep_uploads());
+        Ok(store)
     }
 
     fn damaged(&self, what: impl ToString) -> StoreError {
@@ -185,6 +191,27 @@ impl PgStore {
                 }
             })
             .await
+    }
+
+    /// Takes away uploads, of any tenant, that nobody goes on with.
+    async fn sweep_uploads(&self) -> Result<()> {
+        for row in self.ask_at_door(blob::IDLE_TENANTS, &[&UPLOAD_IDLE_S_MAX]).await? {
+            let tenant: TenantId = row.get::<_, String>(0).parse().map_err(|error| self.damaged(error))?;
+            self.home
+                .inside(async {
+                    let desk = Desk::open(&self.pool, &self.server.place, &tenant, Mode::Write).await?;
+                    blob::sweep(&desk).await?;
+                    desk.commit().await
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn cut_up(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) -> Result<()> {
+        let pieces: Vec<Piece> =
+            bytes.chunks(PIECE_BYTES_MAX).map(|piece| Piece::of(piece.to_vec())).collect();
+        writing!(self, scope, desk => blob::cut_up(&desk, blob, bytes.len(), &pieces).await)
     }
 
     /// Brings the tenant's search index up to date.
@@ -380,18 +407,25 @@ impl Search for PgStore {
 
 #[async_trait]
 impl Blobs for PgStore {
-    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
-        if bytes.len() > BLOB_BYTES_MAX {
-            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
-        }
-        let hash = BlobHash::of(&bytes);
-        let packed = pack(bytes);
-        writing!(self, scope, desk => blob::put(&desk, scope, hash, &packed).await)?;
-        Ok(hash)
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        Ok(Box::new(Sink::new(self, scope.clone())))
     }
 
-    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        reading!(self, scope, desk => blob::get(&desk, scope, blob).await)
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
+        reading!(self, scope, desk => blob::size(&desk, scope, blob).await)
+    }
+
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        let found = reading!(self, scope, desk => blob::read(&desk, scope, blob, from, limit).await)?;
+        match found {
+            Found::Span(bytes) => Ok(bytes),
+            Found::Uncut(bytes) => {
+                let span = slice(&bytes, from, limit).to_vec();
+                // So that it is read whole only once. Where that cannot be written, it is read as it is.
+                let _ = self.cut_up(scope, blob, bytes).await;
+                Ok(span)
+            }
+        }
     }
 }
 

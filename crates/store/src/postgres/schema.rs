@@ -13,7 +13,8 @@ use super::connect::{Acting, ROLE, Server};
 use super::fault::translate;
 
 /// Each step leads from the layout of its number to the next. Never change one that was released.
-const STEPS: &[&str] = &[include_str!("layout-1.sql"), include_str!("layout-2.sql")];
+const STEPS: &[&str] =
+    &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
 /// "Sapwood", as a number that no other program is likely to lock.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
@@ -213,6 +214,19 @@ mod tests {
         assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
         ask(&url, &format!("DELETE FROM sapwood.layout WHERE step > {}", STEPS.len()));
         assert_all_is_there(&url);
+    }
+
+    #[test]
+    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+        let url = cluster::shared().new_database();
+        climb(&url, &STEPS[..2]).unwrap();
+        ask(
+            &url,
+            "INSERT INTO sapwood.blobs VALUES ('acme', '\\x01', 0, 'small'), ('acme', '\\x02', 0, 'other')",
+        );
+        climb(&url, STEPS).unwrap();
+        let kept = "SELECT string_agg(convert_from(data, 'UTF8'), ',' ORDER BY hash) FROM sapwood.blobs WHERE cut IS NULL";
+        assert_eq!(ask(&url, kept), "small,other");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use rusqlite::params;
+use rusqlite::types::ValueRef;
 use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::tree::Lookup;
 use sapwood_core::{Kind, Scope, Seq};
@@ -10,7 +11,7 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::desk::{Desk, has_wal};
 use super::fault::Fault;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{index, places, search, session};
+use super::{blob, index, places, search, session};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
@@ -21,6 +22,8 @@ pub(super) fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Fi
     findings.extend(check_links(desk, scope, repair)?);
     findings.extend(check_index(desk, scope, repair)?);
     findings.extend(session::check_summaries(desk, scope, repair)?);
+    let damaged = blob::find_damaged(desk, scope)?.into_iter().take(FINDINGS_MAX);
+    findings.extend(damaged.map(|what| finding(desk, "blobs", what, Repair::No)));
     Ok(findings)
 }
 
@@ -39,9 +42,14 @@ fn check_pages(desk: &Desk) -> Result<Vec<Finding>> {
 /// SQLite reads what is missing of the last page as zeros, and says nothing. A page that is in the write-ahead log is not
 /// missing.
 fn short_page(desk: &Desk) -> Result<Option<String>> {
-    let page_bytes: u32 = desk.conn.pragma_query_value(None, "page_size", |row| row.get(0)).at(&desk.path)?;
+    // A number, but from an encrypted file a text.
+    let read = |row: &rusqlite::Row<'_>| match row.get_ref(0)? {
+        ValueRef::Integer(bytes) => Ok(u64::try_from(bytes).unwrap_or(0)),
+        other => Ok(other.as_str().ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
+    };
+    let page_bytes: u64 = desk.conn.pragma_query_value(None, "page_size", read).at(&desk.path)?;
     let len = std::fs::metadata(&desk.path).map_or(0, |file| file.len());
-    let missing = len.next_multiple_of(u64::from(page_bytes)) - len;
+    let missing = len.next_multiple_of(page_bytes.max(1)) - len;
     Ok((missing > 0 && !has_wal(&desk.path)).then(|| format!("its last {missing} bytes are missing")))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
 //! they do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
-//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`erase`]
+//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`blob`] and [`sink`] bytes beside the log, [`erase`]
 //! what erasing means, [`sync`] and [`fold`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
 
 mod append;
@@ -25,35 +25,43 @@ mod schema;
 mod search;
 mod session;
 mod sight;
+mod sink;
 mod sync;
 mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BLOB_BYTES_MAX, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
+    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, PIECE_BYTES_MAX, Page, PathSlice, Repair, Result,
+    Search, SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
 use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
+use crate::pieces::{Piece, slice};
 use crate::{Durability, OpenOptions, private, rules};
+use blob::Found;
 use desk::{Desk, Mode};
 use fault::Fault;
 use fold::Folder;
 use log::LogRows;
 use reader::Readers;
 use session::find;
+use sink::Sink;
 use watch::Watcher;
 use writer::{Turn, Writer};
 
 /// So many entries at once are an import's: the writer's thread commits them, and the caller gets the next ready meanwhile.
 const MANY_DRAFTS: usize = 64;
+
+/// Pieces of uploads that nobody goes on with, taken away when a store is opened; the others go when new ones come.
+const SWEPT_PIECES_MAX: usize = 64;
 
 pub struct SqliteStore {
     path: PathBuf,
@@ -64,7 +72,7 @@ pub struct SqliteStore {
     path_readers: Readers,
     watcher: Watcher,
     _folder: Folder,
-    writer: Writer,
+    writer: Arc<Writer>,
 }
 
 impl SqliteStore {
@@ -77,6 +85,7 @@ impl SqliteStore {
         let mut desk = Desk::open(&path, Mode::Write, key.as_ref())?;
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&desk.conn, &path)?;
+        sweep_uploads(&desk);
         desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
@@ -90,13 +99,23 @@ impl SqliteStore {
             path_readers,
             watcher,
             _folder,
-            writer: Writer::start(desk, durability)?,
+            writer: Arc::new(Writer::start(desk, durability)?),
         })
     }
 
     /// What was erased is still in the write-ahead log until that is folded into the file.
     fn fold_log(&self) -> Result<()> {
         self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+    }
+
+    /// Cuts up an old blob that lies in its row although it is larger than a piece, so that it is read whole only once. Where
+    /// that cannot be written, it is read as it is.
+    async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
+        let pieces: Vec<Piece> =
+            bytes.chunks(PIECE_BYTES_MAX).map(|piece| Piece::of(piece.to_vec())).collect();
+        let size = bytes.len() as u64;
+        drop(bytes);
+        let _ = self.writer.write(move |desk| blob::cut_up(desk, pk, blob, size, &pieces)).await;
     }
 
     /// Runs `work` on a session that the caller may use so.
@@ -118,6 +137,16 @@ fn with_session<T>(
 ) -> Result<T> {
     let row = find(desk, scope, session, Right::Read)?;
     work(&mut LogRows::with_inherited(desk, row.pk, row.summary.inherited)?, &row.summary)
+}
+
+/// Takes away some of what old uploads left that were never finished. A file that cannot be written keeps it.
+fn sweep_uploads(desk: &Desk) {
+    for _ in 0..SWEPT_PIECES_MAX {
+        if !matches!(blob::find_idle(desk), Ok(Some(_))) || desk.in_transaction(|| blob::sweep(desk)).is_err()
+        {
+            return;
+        }
+    }
 }
 
 /// SQLite would make the file readable for others.
@@ -298,16 +327,23 @@ impl Search for SqliteStore {
 
 #[async_trait]
 impl Blobs for SqliteStore {
-    async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
-        if bytes.len() > BLOB_BYTES_MAX {
-            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
-        }
-        let scope = scope.clone();
-        self.writer.write(move |desk| blob::put(desk, &scope, bytes)).await
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        Ok(Box::new(Sink::new(Arc::clone(&self.writer), scope.clone())))
     }
 
-    async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        self.readers.read(|desk| blob::get(desk, scope, blob))
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
+        self.readers.read(|desk| blob::size(desk, scope, blob))
+    }
+
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        match self.readers.read(|desk| blob::read(desk, scope, blob, from, limit))? {
+            Found::Span(bytes) => Ok(bytes),
+            Found::Uncut { pk, bytes } => {
+                let span = slice(&bytes, from, limit).to_vec();
+                self.cut_up(pk, blob, bytes).await;
+                Ok(span)
+            }
+        }
     }
 }
 

@@ -23,8 +23,8 @@ struct Layout {
 }
 
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
@@ -32,6 +32,7 @@ const THIRD: Script = &[KEYS];
 const FOURTH: Script = &[MEMORIES];
 const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 const SIXTH: Script = &[PLACES];
+const SEVENTH: Script = &[PIECES];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -70,6 +71,22 @@ CREATE TABLE memory_sources (
   PRIMARY KEY (tenant, session, memory)
 ) WITHOUT ROWID;
 CREATE INDEX memory_sources_by_memory ON memory_sources (memory);
+";
+
+/// Blobs of more than one piece. Those of one are in their own row, as all of them were; a larger one that is still there is cut up
+/// when it is read.
+const PIECES: &str = "
+-- A blob's pieces; without a size, those that have come so far. `at` is when the last one came, in seconds.
+CREATE TABLE cuts (pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, bytes INTEGER);
+CREATE INDEX cuts_unfinished ON cuts (at) WHERE bytes IS NULL;
+-- The key is the cut's pk, with the piece's number in the lowest 16 bits.
+CREATE TABLE pieces (
+  key     INTEGER PRIMARY KEY,
+  packing INTEGER NOT NULL,
+  hash    BLOB NOT NULL,
+  data    BLOB NOT NULL
+);
+ALTER TABLE blobs ADD COLUMN cut INTEGER;
 ";
 
 /// What has not changed since the first layout.
@@ -422,6 +439,23 @@ mod tests {
         assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
         assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE number <= 1024"), 512);
         assert_eq!(count(&conn, "SELECT max(number) FROM session_audit"), 1_023, "the rest is gone through");
+    }
+
+    #[test]
+    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+        const SIX: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
+        let dir = tempfile::tempdir().unwrap();
+        let (path, conn) = file(&dir);
+        bring_up(&conn, &path, OLD).unwrap();
+        bring_up(&conn, &path, SIX).unwrap();
+        let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
+            INSERT INTO blobs (pk, tenant, hash, packing, data) VALUES (1, 1, x'01', 0, 'small'), (2, 1, x'02', 0, zeroblob(3 << 20));";
+        conn.execute_batch(rows).unwrap();
+        let pages = count(&conn, "PRAGMA page_count");
+        migrate(&conn, &path).unwrap();
+        assert_eq!(count(&conn, "SELECT count(*) FROM blobs WHERE cut IS NULL AND length(data) > 0"), 2);
+        assert_eq!(count(&conn, "SELECT count(*) FROM pieces"), 0);
+        assert!(count(&conn, "PRAGMA page_count") < pages + 10, "nothing was moved");
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! Large uploads and downloads through `sapwood serve`: memory does not grow with them, and one that is cut off, by its client
+//! or by `kill -9`, was never there.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::actors::{assert_healthy, seed};
+use crate::harness::{World, on_each_store};
+use crate::serve::{Served, ask, open, serve};
+
+/// How long a test waits for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Bytes that look random, chunk by chunk, the same for the same seed.
+struct Noise(u64);
+
+impl Noise {
+    fn chunk(&mut self) -> Vec<u8> {
+        let mut next = || {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 ^ self.0 >> 29).to_le_bytes()
+        };
+        (0..CHUNK_BYTES / 8).flat_map(|_| next()).collect()
+    }
+}
+
+/// Begins an upload of so many chunks.
+fn begin_upload(addr: &str, session: &str, name: &str, chunks: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("POST /v1/sessions/{session}/artifacts?name={name} HTTP/1.0\r\nhost: 127.0.0.1\r\n");
+    write!(stream, "{head}content-length: {}\r\n\r\n", chunks * CHUNK_BYTES).unwrap();
+    stream
+}
+
+fn upload(addr: &str, name: &str, seed: u64, chunks: usize) -> (u16, Value) {
+    let (mut stream, mut noise) = (begin_upload(addr, "s", name, chunks), Noise(seed));
+    for _ in 0..chunks {
+        stream.write_all(&noise.chunk()).unwrap();
+    }
+    let (status, mut rest) = answer_of(stream);
+    let mut text = String::new();
+    rest.read_to_string(&mut text).unwrap();
+    (status, serde_json::from_str(&text).unwrap_or_default())
+}
+
+fn answer_of(stream: TcpStream) -> (u16, BufReader<TcpStream>) {
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, stream);
+    let (mut status, mut line) = (0, String::new());
+    while reader.read_line(&mut line).unwrap() > 0 && line != "\r\n" {
+        if status == 0 {
+            status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        }
+        line.clear();
+    }
+    (status, reader)
+}
+
+fn assert_comes_back(addr: &str, name: &str, seed: u64, chunks: usize) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET /v1/sessions/s/artifacts/{name} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
+    let (status, mut body) = answer_of(stream);
+    assert_eq!(status, 200);
+    let (mut noise, mut chunk) = (Noise(seed), vec![0; CHUNK_BYTES]);
+    for number in 0..chunks {
+        body.read_exact(&mut chunk).unwrap();
+        assert!(chunk == noise.chunk(), "chunk {number} of {name} is another one");
+    }
+    assert_eq!(body.read(&mut chunk).unwrap(), 0, "and nothing after it");
+}
+
+fn artifacts(served: &Served, session: &str) -> Vec<Value> {
+    let (status, listed) = ask(&served.addr, "GET", &format!("/v1/sessions/{session}/artifacts"), None, "");
+    assert_eq!(status, 200);
+    listed["items"].as_array().unwrap().clone()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
+    const CLIENTS: u64 = 8;
+    const UPLOAD_BYTES: usize = 64 << 20;
+    /// A third of what is under way at once: the caches of eight connections that read are a quarter of it already.
+    const GROWTH_KB_MAX: u64 = (CLIENTS << 16) / 3;
+    let world = World::new("sqlite");
+    world.ok(&["new", "--id", "s"]);
+    let served = serve(&world, "127.0.0.1:0");
+    let chunks = UPLOAD_BYTES / CHUNK_BYTES;
+    assert_eq!(upload(&served.addr, "small", 0, 32).0, 201);
+    let before_kb = peak_kb(&served);
+    let addr = served.addr.as_str();
+    let each = |act: fn(&str, u64, usize)| {
+        std::thread::scope(|scope| {
+            for seed in 1..=CLIENTS {
+                scope.spawn(move || act(addr, seed, chunks));
+            }
+        });
+    };
+    each(|addr, seed, chunks| {
+        let (status, put) = upload(addr, &format!("a{seed}"), seed, chunks);
+        assert_eq!((status, put["content"]["bytes"].as_u64()), (201, Some(UPLOAD_BYTES as u64)), "{put}");
+    });
+    each(|addr, seed, chunks| assert_comes_back(addr, &format!("a{seed}"), seed, chunks));
+    let growth_kb = peak_kb(&served) - before_kb;
+    eprintln!("{before_kb} KB before, {growth_kb} KB more at the most");
+    assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+}
+
+/// The most memory that the server ever had.
+#[cfg(target_os = "linux")]
+fn peak_kb(served: &Served) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap();
+    let high = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    high.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+}
+
+/// Half of it is there, as far as the store can see; then the server is killed.
+#[test]
+fn an_upload_that_a_kill_cut_off_was_never_there_and_can_be_made_again() {
+    const CHUNKS: usize = 128;
+    for scheme in ["sqlite", "jsonl", "postgres"] {
+        let world = World::new(scheme);
+        let mut served = serve(&world, "127.0.0.1:0");
+        let made = ask(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
+        assert_eq!(made.0, 201);
+        let said = json!({ "role": "user", "content": "hello" }).to_string();
+        assert_eq!(ask(&served.addr, "POST", "/v1/sessions/s/entries", None, &said).0, 201);
+        for pause_ms in [0, 5, 50, 400] {
+            let (mut stream, mut noise) = (begin_upload(&served.addr, "s", "cut.bin", CHUNKS), Noise(7));
+            for _ in 0..CHUNKS / 2 {
+                stream.write_all(&noise.chunk()).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            served.child.kill().unwrap();
+            served.child.wait().unwrap();
+            drop(stream);
+            assert_healthy(&world);
+            served = serve(&world, "127.0.0.1:0");
+            assert_eq!(artifacts(&served, "s"), [] as [Value; 0], "{scheme}");
+        }
+        assert_eq!(upload(&served.addr, "whole.bin", 7, CHUNKS).0, 201);
+        assert_comes_back(&served.addr, "whole.bin", 7, CHUNKS);
+        assert_healthy(&world);
+    }
+}
+
+/// A client that goes away leaves nothing, and whoever writes meanwhile does not wait for it.
+#[test]
+fn an_upload_that_its_client_cut_off_leaves_nothing_and_keeps_nobody_waiting() {
+    on_each_store(|world| {
+        let session = seed(world);
+        let served = serve(world, "127.0.0.1:0");
+        let path = format!("/v1/sessions/{session}/entries");
+        let mut stream = begin_upload(&served.addr, &session, "cut.bin", 256);
+        let mut noise = Noise(3);
+        for _ in 0..128 {
+            stream.write_all(&noise.chunk()).unwrap();
+        }
+        let uploads = world.path("store.jsonl/uploads");
+        let count = || std::fs::read_dir(&uploads).map_or(0, Iterator::count);
+        if world.url.starts_with("jsonl:") {
+            await_that(|| count() == 1);
+        }
+        let said = json!({ "role": "user", "content": "hello" }).to_string();
+        let began = Instant::now();
+        assert_eq!(ask(&served.addr, "POST", &path, None, &said).0, 201);
+        assert!(began.elapsed() < Duration::from_secs(10), "an upload that stands still holds nothing");
+        drop(stream);
+        await_that(|| count() == 0);
+        assert_eq!(artifacts(&served, &session), [] as [Value; 0]);
+        assert_healthy(world);
+    });
+}
+
+fn await_that(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_large_artifact_goes_along_with_exports_and_migrations() {
+    /// Several pieces in a store, and several lines in an export.
+    const CHUNKS: usize = 130;
+    let worlds = ["sqlite", "jsonl", "postgres"].map(World::new);
+    let [first, ..] = &worlds;
+    first.ok(&["new", "--id", "s"]);
+    let served = serve(first, "127.0.0.1:0");
+    assert_eq!(upload(&served.addr, "large.bin", 5, CHUNKS).0, 201);
+    let exported = first.run(&["export", "s"]).stdout;
+    let wanted = r#"{"format":"jsonl"}"#;
+    let (status, mut body) = open(&served.addr, "POST", "/v1/sessions/s/export", &[], wanted).unwrap();
+    let mut streamed = Vec::new();
+    body.read_to_end(&mut streamed).unwrap();
+    assert!(status == 200 && streamed == exported, "the server and the command line write the same");
+    drop(served);
+    let file = first.path("s.jsonl");
+    std::fs::write(&file, &exported).unwrap();
+    for (from, to) in [(0, 1), (1, 2)] {
+        let (from, to) = (&worlds[from], &worlds[to]);
+        from.ok(&["migrate", "--from", &from.url, "--to", &to.url]);
+        let imported = World::new("sqlite");
+        imported.ok(&["import", file.to_str().unwrap()]);
+        for world in [to, &imported] {
+            let served = serve(world, "127.0.0.1:0");
+            assert_comes_back(&served.addr, "large.bin", 5, CHUNKS);
+            assert_healthy(world);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A blob's bytes in their order, a piece at a time: what is copied, exported or served is never held whole.
+
+use std::sync::Arc;
+
+use sapwood_core::port::store::{PIECE_BYTES_MAX, StoreError};
+use sapwood_core::{BlobHash, Scope, Store};
+
+use crate::{Engine, Result};
+
+/// Reads a blob, or a part of it, from its beginning to its end.
+pub struct BlobReader {
+    store: Arc<dyn Store>,
+    scope: Scope,
+    blob: BlobHash,
+    at: u64,
+    end: u64,
+}
+
+impl Engine {
+    /// A blob that the caller may read, to be read in pieces.
+    pub async fn open_blob(&self, scope: &Scope, blob: BlobHash) -> Result<BlobReader> {
+        BlobReader::open(&self.store, scope, blob).await
+    }
+}
+
+impl BlobReader {
+    pub async fn open(store: &Arc<dyn Store>, scope: &Scope, blob: BlobHash) -> Result<Self> {
+        let end = store.blob_size(scope, blob).await?;
+        Ok(Self { store: Arc::clone(store), scope: scope.clone(), blob, at: 0, end })
+    }
+
+    /// Only the bytes from `from` on and before `end`.
+    pub fn within(mut self, from: u64, end: u64) -> Self {
+        self.end = end.min(self.end);
+        self.at = from.min(self.end);
+        self
+    }
+
+    /// How many bytes are still to come.
+    pub fn left(&self) -> u64 {
+        self.end - self.at
+    }
+
+    /// The next bytes, up to where a piece ends in the store; none at the end.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        let piece = PIECE_BYTES_MAX as u64;
+        let limit = self.left().min(piece - self.at % piece);
+        if limit == 0 {
+            return Ok(None);
+        }
+        let bytes = self.store.read_blob(&self.scope, self.blob, self.at, limit as usize).await?;
+        if bytes.is_empty() {
+            let what = format!("it ends at {} and not at {}", self.at, self.end);
+            return Err(StoreError::Damaged { place: format!("blob {}", self.blob), what }.into());
+        }
+        self.at += bytes.len() as u64;
+        Ok(Some(bytes))
+    }
+
+    /// As many of the next bytes as there are, up to a limit of the caller's.
+    pub async fn next_up_to(&mut self, limit: usize) -> Result<Vec<u8>> {
+        let (end, stop) = (self.end, self.end.min(self.at.saturating_add(limit as u64)));
+        self.end = stop;
+        let mut bytes = Vec::with_capacity(self.left() as usize);
+        while let Some(piece) = self.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        self.end = end;
+        Ok(bytes)
+    }
+}

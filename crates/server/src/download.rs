@@ -1,0 +1,172 @@
+//! A blob over HTTP: named by its hash, shown as what its bytes look like, whole or the one range that was asked for. What is
+//! larger than a piece is read from the store as it is sent.
+
+use axum::body::Body as HttpBody;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use sapwood::core::BlobHash;
+use sapwood::core::port::store::PIECE_BYTES_MAX;
+use sapwood::engine::blob::BlobReader;
+
+use crate::door::Caller;
+use crate::extract::header_text;
+use crate::problem::{Problem, Result};
+use crate::sniff::{Disposition, served_type};
+use crate::state::State;
+
+/// What is to be sent, and how it is to be called.
+pub struct Wanted<'a> {
+    pub blob: BlobHash,
+    /// What its uploader called it.
+    pub mime: &'a str,
+    pub name: &'a str,
+}
+
+pub async fn serve_blob(
+    state: &State,
+    caller: &Caller,
+    wanted: Wanted<'_>,
+    headers: &HeaderMap,
+) -> Result<Response> {
+    let etag = format!("\"{}\"", wanted.blob);
+    if header_text(headers, "if-none-match")?.is_some_and(|known| known == etag || known == "*") {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
+    }
+    let opened = Opened::open(state, caller, wanted.blob).await?;
+    let (mime, disposition) = served_type(&opened.first, wanted.mime);
+    let is_same = header_text(headers, "if-range")?.is_none_or(|known| known == etag);
+    let range = header_text(headers, "range")?.filter(|_| is_same);
+    let mut response = opened.answer(range)?;
+    let headers = response.headers_mut();
+    set(headers, header::ETAG, &etag);
+    set(headers, header::CONTENT_TYPE, mime);
+    set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, wanted.name));
+    set(headers, header::ACCEPT_RANGES, "bytes");
+    // Shown in place or not, it is nobody's page.
+    set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
+    set(headers, header::CACHE_CONTROL, "private, no-cache");
+    Ok(response)
+}
+
+fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// A blob's first piece, which tells what it is, and where the others come from if there are any.
+struct Opened {
+    first: Bytes,
+    size: u64,
+    rest: Option<BlobReader>,
+}
+
+impl Opened {
+    async fn open(state: &State, caller: &Caller, blob: BlobHash) -> Result<Self> {
+        let (engine, scope) = (&state.engine, &caller.scope);
+        let first = Bytes::from(engine.store().read_blob(scope, blob, 0, PIECE_BYTES_MAX).await?);
+        if first.len() < PIECE_BYTES_MAX {
+            return Ok(Self { size: first.len() as u64, first, rest: None });
+        }
+        let reader = engine.open_blob(scope, blob).await?;
+        Ok(Self { first, size: reader.left(), rest: Some(reader) })
+    }
+
+    /// All bytes, or the one range that was asked for.
+    fn answer(self, range: Option<&str>) -> Result<Response> {
+        let size = self.size;
+        let Some(asked) = range.and_then(|range| parse_range(range, size)) else {
+            return Ok(self.send(0, size));
+        };
+        let Some((first, last)) = asked else {
+            return Err(Problem::new("range.unsatisfiable", format!("there are {size} bytes")));
+        };
+        let content_range = [(header::CONTENT_RANGE, format!("bytes {first}-{last}/{size}"))];
+        Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
+    }
+
+    /// The bytes from `from` on and before `end`: at once if they are at hand.
+    fn send(self, from: u64, end: u64) -> Response {
+        match self.rest {
+            Some(reader) if end > self.first.len() as u64 => {
+                let body = HttpBody::from_stream(stream_of(reader.within(from, end)));
+                ([(header::CONTENT_LENGTH, end - from)], body).into_response()
+            }
+            _ => HttpBody::from(self.first.slice(from as usize..end as usize)).into_response(),
+        }
+    }
+}
+
+/// What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+fn stream_of(reader: BlobReader) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
+    stream::unfold(Some(reader), |reader| async move {
+        let mut reader = reader?;
+        match reader.next().await {
+            Ok(Some(bytes)) => Some((Ok(Bytes::from(bytes)), Some(reader))),
+            Ok(None) => None,
+            Err(error) => Some((Err(std::io::Error::other(error.code())), None)),
+        }
+    })
+}
+
+/// The name goes along as RFC 6266 wants it: plain where it is, encoded for whoever can read that.
+fn disposition_of(disposition: Disposition, name: &str) -> String {
+    let how = match disposition {
+        Disposition::Inline => "inline",
+        Disposition::Attachment => "attachment",
+    };
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "._- ".contains(char);
+    let plain: String = name.chars().map(|char| if is_plain(char) { char } else { '_' }).collect();
+    let encoded: String = name.bytes().map(percent).collect();
+    format!("{how}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
+}
+
+fn percent(byte: u8) -> String {
+    match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    }
+}
+
+/// None for what is not one range of bytes, which is answered with all of them; `Some(None)` for one past the end.
+fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
+    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    if first.is_empty() {
+        let count: u64 = last.parse().ok()?;
+        let found = (count > 0 && size > 0).then(|| (size.saturating_sub(count), size - 1));
+        return Some(found);
+    }
+    let first: u64 = first.parse().ok()?;
+    let last: u64 = if last.is_empty() { u64::MAX } else { last.parse().ok()? };
+    if last < first {
+        return None;
+    }
+    Some((first < size).then(|| (first, last.min(size - 1))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_the_standard_says() {
+        assert_eq!(parse_range("bytes=0-3", 10), Some(Some((0, 3))));
+        assert_eq!(parse_range("bytes=7-", 10), Some(Some((7, 9))));
+        assert_eq!(parse_range("bytes=-3", 10), Some(Some((7, 9))));
+        assert_eq!(parse_range("bytes=-30", 10), Some(Some((0, 9))));
+        assert_eq!(parse_range("bytes=10-", 10), Some(None));
+        assert_eq!(parse_range("bytes=-0", 10), Some(None));
+        for other in ["bytes=3-1", "bytes=a-b", "items=0-1", "bytes=0-1,3-4", "bytes=", "bytes=-"] {
+            assert_eq!(parse_range(other, 10), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_break_out_of_its_header() {
+        let header = disposition_of(Disposition::Attachment, "a\"; x=\r\né.html");
+        assert!(HeaderValue::from_str(&header).is_ok());
+        assert_eq!(header.matches('"').count(), 2);
+    }
+}

@@ -1,0 +1,291 @@
+//! Blobs in pieces, as databases and files keep them: what is damaged is never given out, what was not finished goes, and what
+//! is from before is read and cut up.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use sapwood_core::entry::UserMessage;
+use sapwood_core::port::store::{Append, Blobs, Log, NewSession, PIECE_BYTES_MAX, Repair, Sessions, Upkeep};
+use sapwood_core::{BlobHash, BlobRef, Draft, Part, Scope, Store, TimestampMs};
+use sapwood_store::OpenOptions;
+use sapwood_store::conformance::block_on;
+use sapwood_store::conformance::cluster;
+use sapwood_store::jsonl::{JsonlOptions, JsonlStore};
+use sapwood_store::postgres::PgStore;
+use sapwood_store::sqlite::SqliteStore;
+use tempfile::TempDir;
+
+/// How long what is dropped may take to be gone.
+const GONE_IN: Duration = Duration::from_secs(10);
+
+fn ana() -> Scope {
+    Scope::user("acme".parse().unwrap(), "ana".parse().unwrap())
+}
+
+fn operator() -> Scope {
+    Scope::operator(ana().tenant, ana().principal)
+}
+
+fn bytes(size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// A database that can be looked into. In its SQL, `@` stands for where the tables are.
+enum Database {
+    Sqlite(TempDir),
+    Postgres(String),
+}
+
+impl Database {
+    fn open(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(dir) => {
+                Arc::new(SqliteStore::open(dir.path().join("s.db"), OpenOptions::default()).unwrap())
+            }
+            Self::Postgres(url) => Arc::new(PgStore::open(url).unwrap()),
+        }
+    }
+
+    fn change(&self, sql: &str) {
+        match self {
+            Self::Sqlite(dir) => self.look(dir).execute_batch(&sql.replace('@', "")).unwrap(),
+            Self::Postgres(url) => {
+                let sql = sql.replace('@', "sapwood.").replace("x'00'", "'\\x00'");
+                cluster::shared().sql(url.rsplit('/').next().unwrap(), &sql);
+            }
+        }
+    }
+
+    fn count(&self, sql: &str) -> i64 {
+        match self {
+            Self::Sqlite(dir) => {
+                self.look(dir).query_row(&sql.replace('@', ""), [], |row| row.get(0)).unwrap()
+            }
+            Self::Postgres(url) => {
+                let database = url.rsplit('/').next().unwrap();
+                cluster::shared().sql(database, &sql.replace('@', "sapwood.")).trim().parse().unwrap()
+            }
+        }
+    }
+
+    fn look(&self, dir: &TempDir) -> rusqlite::Connection {
+        let conn = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
+        conn.busy_timeout(GONE_IN).unwrap();
+        conn
+    }
+
+    /// Cuts and pieces, when nothing is under way any more.
+    async fn left_over(&self) -> (i64, i64) {
+        let began = Instant::now();
+        loop {
+            let left = (self.count("SELECT count(*) FROM @cuts"), self.count("SELECT count(*) FROM @pieces"));
+            if left == (0, 0) || began.elapsed() > GONE_IN {
+                return left;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn on_each_database(test: impl AsyncFn(&Database)) {
+    let sqlite = Database::Sqlite(tempfile::tempdir().unwrap());
+    let postgres = Database::Postgres(cluster::shared().new_database());
+    block_on(test(&sqlite));
+    block_on(test(&postgres));
+}
+
+async fn rules_broken(store: &Arc<dyn Store>) -> Vec<&'static str> {
+    let findings = store.check(&operator(), Repair::No).await.unwrap();
+    findings.iter().map(|finding| finding.rule).collect()
+}
+
+#[test]
+fn a_damaged_piece_is_reported_and_never_given_out() {
+    const PIECE: u64 = PIECE_BYTES_MAX as u64;
+    on_each_database(async |database| {
+        let store = database.open();
+        let whole = bytes(3 * PIECE_BYTES_MAX);
+        let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
+        assert_eq!(rules_broken(&store).await, [""; 0]);
+        database.change(
+            "UPDATE @pieces SET packing = 0, data = x'00' WHERE hash = (SELECT hash FROM @pieces ORDER BY hash DESC LIMIT 1)",
+        );
+        let mut refused = 0;
+        for from in [0, PIECE, 2 * PIECE] {
+            match store.read_blob(&ana(), blob, from, PIECE_BYTES_MAX).await {
+                Ok(read) => assert!(read == whole[from as usize..][..PIECE_BYTES_MAX]),
+                Err(error) => {
+                    assert_eq!(error.code(), "store.damaged");
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!(refused, 1);
+        assert_eq!(store.get_blob(&ana(), blob).await.unwrap_err().code(), "store.damaged");
+        assert_eq!(rules_broken(&store).await, ["blobs"]);
+        database.change("DELETE FROM @pieces");
+        assert_eq!(store.read_blob(&ana(), blob, 5, 5).await.unwrap_err().code(), "store.damaged");
+        database.change("UPDATE @blobs SET cut = NULL");
+        assert_eq!(store.read_blob(&ana(), blob, 0, 5).await.unwrap_err().code(), "store.damaged");
+        assert_eq!(rules_broken(&store).await, ["blobs", "blobs"], "the blob, and what became of its pieces");
+    });
+}
+
+#[test]
+fn what_is_dropped_leaves_no_row() {
+    on_each_database(async |database| {
+        let store = database.open();
+        let mut sink = store.begin_blob(&ana()).await.unwrap();
+        sink.write(&bytes(3 * PIECE_BYTES_MAX + 1)).await.unwrap();
+        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 3);
+        drop(sink);
+        assert_eq!(database.left_over().await, (0, 0));
+        // Of two that put the same, one has come for nothing.
+        let twice = bytes(2 * PIECE_BYTES_MAX);
+        let blob = store.put_blob(&ana(), twice.clone()).await.unwrap();
+        store.put_blob(&ana(), twice.clone()).await.unwrap();
+        let began = Instant::now();
+        while database.count("SELECT count(*) FROM @pieces") > 2 && began.elapsed() < GONE_IN {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 2);
+        assert!(store.get_blob(&ana(), blob).await.unwrap() == twice);
+    });
+}
+
+#[test]
+fn a_sink_that_is_dropped_where_nothing_runs_leaves_no_row() {
+    let database = Database::Sqlite(tempfile::tempdir().unwrap());
+    let store = database.open();
+    let mut sink = block_on(store.begin_blob(&ana())).unwrap();
+    block_on(sink.write(&bytes(3 * PIECE_BYTES_MAX))).unwrap();
+    assert_eq!(database.count("SELECT count(*) FROM pieces"), 2);
+    drop(sink);
+    assert_eq!(block_on(database.left_over()), (0, 0));
+}
+
+#[test]
+fn what_a_killed_process_left_goes_when_it_is_old() {
+    on_each_database(async |database| {
+        let store = database.open();
+        let mut sink = store.begin_blob(&ana()).await.unwrap();
+        sink.write(&bytes(3 * PIECE_BYTES_MAX)).await.unwrap();
+        drop(database.open());
+        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 2, "it is young");
+        // As if it had been killed an hour ago.
+        database.change("UPDATE @cuts SET at = at - 4000");
+        drop(database.open());
+        assert_eq!(database.left_over().await, (0, 0));
+        let late = sink.write(&bytes(PIECE_BYTES_MAX)).await.unwrap_err();
+        assert_eq!(late.code(), "input.invalid", "{late}");
+        drop(sink);
+
+        let mut sink = store.begin_blob(&ana()).await.unwrap();
+        sink.write(&bytes(3 * PIECE_BYTES_MAX)).await.unwrap();
+        database.change("UPDATE @cuts SET at = at - 4000");
+        let blob = store.put_blob(&ana(), bytes(5 * PIECE_BYTES_MAX)).await.unwrap();
+        assert_eq!(database.count("SELECT count(*) FROM @cuts"), 1, "the old one goes as others come");
+        assert_eq!(sink.finish().await.unwrap_err().code(), "input.invalid");
+        assert_eq!(store.blob_size(&ana(), blob).await.unwrap(), 5 * PIECE_BYTES_MAX as u64);
+        assert_eq!(rules_broken(&store).await, [""; 0]);
+    });
+}
+
+#[test]
+fn a_large_blob_from_before_pieces_is_read_and_cut_up() {
+    on_each_database(async |database| {
+        let store = database.open();
+        let whole = vec![0; 2 * PIECE_BYTES_MAX + 5];
+        let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
+        // As it was kept then: all of it in its row.
+        let zeros = match database {
+            Database::Sqlite(_) => format!("zeroblob({})", whole.len()),
+            Database::Postgres(_) => format!("decode(repeat('00', {}), 'hex')", whole.len()),
+        };
+        database.change(&format!("UPDATE @blobs SET cut = NULL, data = {zeros}"));
+        database.change("DELETE FROM @pieces; DELETE FROM @cuts");
+        assert_eq!(store.blob_size(&ana(), blob).await.unwrap(), whole.len() as u64);
+        assert_eq!(rules_broken(&store).await, [""; 0]);
+        assert_eq!(store.read_blob(&ana(), blob, 2 * PIECE_BYTES_MAX as u64, 100).await.unwrap(), [0; 5]);
+        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 3);
+        assert_eq!(database.count("SELECT length(data) FROM @blobs"), 0);
+        assert!(store.get_blob(&ana(), blob).await.unwrap() == whole);
+        assert_eq!(rules_broken(&store).await, [""; 0]);
+    });
+}
+
+#[test]
+fn a_blob_s_file_that_was_changed_is_reported_and_never_given_out() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = JsonlStore::open(dir.path(), JsonlOptions::default()).unwrap();
+        let whole = bytes(2 * PIECE_BYTES_MAX);
+        let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
+        assert_eq!(store.read_blob(&ana(), blob, 10, 5).await.unwrap(), whole[10..15]);
+        let path = dir.path().join(format!("tenants/acme/blobs/{blob}"));
+        let mut other = whole.clone();
+        other[2_000_000] ^= 1;
+        std::fs::write(&path, &other).unwrap();
+        assert_eq!(store.read_blob(&ana(), blob, 10, 5).await.unwrap_err().code(), "store.damaged");
+        let found = store.check(&operator(), Repair::No).await.unwrap();
+        assert_eq!((found.len(), found[0].rule), (1, "blobs"));
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(store.read_blob(&ana(), blob, 10, 5).await.unwrap(), whole[10..15]);
+    });
+}
+
+#[test]
+fn an_upload_s_file_goes_when_it_is_dropped_or_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let uploads = dir.path().join("tenants/acme/uploads");
+    let count = || std::fs::read_dir(&uploads).map_or(0, Iterator::count);
+    let open = || JsonlStore::open(dir.path(), JsonlOptions::default()).unwrap();
+    block_on(async {
+        let store = open();
+        for how in ["dropped", "finished"] {
+            let mut sink = store.begin_blob(&ana()).await.unwrap();
+            sink.write(&bytes(2 * PIECE_BYTES_MAX)).await.unwrap();
+            assert_eq!(count(), 1);
+            if how == "finished" {
+                assert_eq!(sink.finish().await.unwrap(), BlobHash::of(&bytes(2 * PIECE_BYTES_MAX)));
+            }
+        }
+        assert_eq!(count(), 0);
+        let left = uploads.join("left");
+        std::fs::write(&left, b"half").unwrap();
+        open().blob_size(&ana(), BlobHash::of(b"")).await.unwrap_err();
+        assert_eq!(count(), 1, "it is young");
+        let file = std::fs::File::options().write(true).open(&left).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(4_000)).unwrap();
+        open().blob_size(&ana(), BlobHash::of(b"")).await.unwrap_err();
+        assert_eq!(count(), 0);
+    });
+}
+
+#[test]
+fn an_erased_blob_is_in_no_byte_of_the_file() {
+    const WORD: &[u8] = b"quagmire";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let holds_word = || std::fs::read(&path).unwrap().windows(WORD.len()).any(|window| window == WORD);
+    block_on(async {
+        let store = SqliteStore::open(path.clone(), OpenOptions::default()).unwrap();
+        let mut whole = bytes(3 * PIECE_BYTES_MAX);
+        (0..whole.len() - WORD.len()).step_by(50_000).for_each(|at| {
+            whole[at..at + WORD.len()].copy_from_slice(WORD);
+        });
+        let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
+        let session: sapwood_core::SessionId = "s".parse().unwrap();
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        let (mime, size) = ("text/plain".to_owned(), whole.len() as u64);
+        let media = BlobRef { blob, mime, name: None, bytes: size, duration_ms: None };
+        let said = UserMessage { parts: vec![Part::Media(media)], origin: None };
+        let append = Append::new(session.clone(), TimestampMs(1), vec![Draft::new(TimestampMs(1), said)]);
+        store.append(&ana(), append).await.unwrap();
+        store.flush().await.unwrap();
+        assert!(holds_word(), "it is there to be erased");
+        store.erase(&ana(), &session, TimestampMs(2)).await.unwrap();
+        assert!(!holds_word());
+    });
+    assert!(!holds_word());
+}
