@@ -75,7 +75,8 @@ pub struct Incoming {
     body: Limited<axum::body::Body>,
     what: &'static str,
     limit_bytes: usize,
-    began: Instant,
+    /// When the first of it was asked for.
+    began: Option<Instant>,
     came_bytes: u64,
 }
 
@@ -90,14 +91,16 @@ impl Incoming {
             return Err(Problem::too_large(what, limit_bytes));
         }
         let body = Limited::new(request.into_body(), limit_bytes);
-        Ok(Self { body, what, limit_bytes, began: Instant::now(), came_bytes: 0 })
+        Ok(Self { body, what, limit_bytes, began: None, came_bytes: 0 })
     }
 
     /// The bytes that come next; none at the end. An upload has the time of a request, and more for what has come of it.
     pub async fn next(&mut self, request_time_max: Duration) -> Result<Option<Bytes>> {
         let patience = upload_time(request_time_max, self.came_bytes);
-        let deadline = self.began + patience;
-        let late = |_| Problem::late(patience);
+        // What came quickly is no reason to wait for the rest.
+        let now = Instant::now();
+        let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
+        let late = |_| Problem::late(request_time_max);
         while let Some(frame) = tokio::time::timeout_at(deadline, self.body.frame()).await.map_err(late)? {
             match frame.map(|frame| frame.into_data()) {
                 Ok(Ok(bytes)) => {

@@ -22,6 +22,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API: &str = "/v1";
 const LOGIN: &str = "/v1/login";
 /// Where bodies are streamed to.
+const SESSIONS: &str = "/v1/sessions/";
 const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
 const TRIGGERS: &str = "/v1/triggers/";
 
@@ -73,8 +74,10 @@ async fn answer(state: &State, mut request: Request, next: Next) -> Result<Respo
 /// An upload has as long as the largest may take; whether it comes quickly enough is looked at on the way.
 fn time_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
-    let is_upload =
-        request.method() == Method::POST && UPLOADS.iter().any(|end| request.uri().path().ends_with(end));
+    let path = request.uri().path();
+    let is_upload = request.method() == Method::POST
+        && path.starts_with(SESSIONS)
+        && UPLOADS.iter().any(|end| path.ends_with(end));
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 

@@ -1,7 +1,7 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet a hit is shown with. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
-//! the databases keep the words of each text in an index ([`crate::words`]), and matches what it finds by them where words have to stand
+//! the databases keep the words of each text in an index ([`crate::words`]), and match what they find by them where words have to stand
 //! together.
 
 use std::collections::VecDeque;

@@ -327,12 +327,13 @@ impl BlobSink for Sink<'_> {
     async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             self.bytes.extend(self.cutter.take(&mut bytes)?.unwrap_or_default());
+            self.cutter.kept();
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let End { hash, rest, .. } = self.cutter.end();
+        let End { hash, rest, .. } = self.cutter.end()?;
         self.bytes.extend(rest);
         self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, self.bytes);
         Ok(hash)

@@ -149,6 +149,8 @@ fn damage(error: &block::DecompressError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -161,6 +163,17 @@ mod tests {
             let len = unpacked_len(packed.packing, packed.bytes.len() as u64, head);
             assert_eq!(len, Ok(bytes.len() as u64));
             assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
+        }
+    }
+
+    proptest! {
+        /// The encoder is not checked, and blobs are anybody's bytes: repeated, cut, and of every size.
+        #[test]
+        fn any_bytes_come_back(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
+            let mut bytes = seed.repeat(times);
+            bytes.extend((0..more * 1_000).map(|at| (at * at >> 3) as u8));
+            let packed = pack(bytes.clone());
+            prop_assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
         }
     }
 

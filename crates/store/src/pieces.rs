@@ -15,6 +15,8 @@ pub(crate) struct Cutter {
     /// How many pieces were handed out.
     pub pieces: u32,
     rest: Vec<u8>,
+    /// A piece was handed out, and nobody has said that it was stored.
+    is_owed: bool,
 }
 
 /// What there is to keep at the end of a blob.
@@ -26,11 +28,12 @@ pub(crate) struct End {
 
 impl Cutter {
     pub fn new() -> Self {
-        Self { hasher: blake3::Hasher::new(), bytes: 0, pieces: 0, rest: Vec::new() }
+        Self { hasher: blake3::Hasher::new(), bytes: 0, pieces: 0, rest: Vec::new(), is_owed: false }
     }
 
     /// Takes from the bytes what fits; gives a piece when it is full and more has come.
     pub fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check_whole()?;
         let full = (self.rest.len() == PIECE_BYTES_MAX && !bytes.is_empty())
             .then(|| std::mem::replace(&mut self.rest, Vec::with_capacity(PIECE_BYTES_MAX)));
         let (fits, more) = bytes.split_at(bytes.len().min(PIECE_BYTES_MAX - self.rest.len()));
@@ -42,12 +45,25 @@ impl Cutter {
         self.rest.extend_from_slice(fits);
         *bytes = more;
         self.pieces += u32::from(full.is_some());
+        self.is_owed = full.is_some();
         Ok(full)
     }
 
-    pub fn end(&mut self) -> End {
+    /// The piece that was handed out is stored.
+    pub fn kept(&mut self) {
+        self.is_owed = false;
+    }
+
+    pub fn end(&mut self) -> Result<End> {
+        self.check_whole()?;
         let hash = BlobHash::from_bytes(*self.hasher.finalize().as_bytes());
-        End { hash, bytes: self.bytes, rest: std::mem::take(&mut self.rest) }
+        Ok(End { hash, bytes: self.bytes, rest: std::mem::take(&mut self.rest) })
+    }
+
+    /// Nothing is made of an upload that lacks a piece.
+    fn check_whole(&self) -> Result<()> {
+        let why = || "a piece of it could not be stored: it has to be begun again".to_owned();
+        if self.is_owed { Err(StoreError::Invalid { what: "the upload", why: why() }) } else { Ok(()) }
     }
 }
 
@@ -107,10 +123,22 @@ mod tests {
         for mut bytes in writes.iter().copied() {
             while !bytes.is_empty() {
                 pieces.extend(cutter.take(&mut bytes).unwrap());
+                cutter.kept();
             }
         }
         assert_eq!(pieces.len(), cutter.pieces as usize);
-        (pieces, cutter.end())
+        (pieces, cutter.end().unwrap())
+    }
+
+    #[test]
+    fn an_upload_that_lacks_a_piece_comes_to_nothing() {
+        let mut cutter = Cutter::new();
+        let more = vec![1; PIECE_BYTES_MAX + 1];
+        let mut rest = &more[..];
+        while cutter.take(&mut rest).unwrap().is_none() {}
+        assert!(cutter.take(&mut &b"more"[..]).is_err() && cutter.end().is_err());
+        cutter.kept();
+        assert!(cutter.end().is_ok());
     }
 
     #[test]
@@ -136,6 +164,7 @@ mod tests {
         let piece = vec![0; PIECE_BYTES_MAX];
         for _ in 0..BLOB_BYTES_MAX / PIECE_BYTES_MAX {
             cutter.take(&mut piece.as_slice()).unwrap();
+            cutter.kept();
         }
         assert_eq!(cutter.take(&mut [0].as_slice()).unwrap_err().code(), "input.too_large");
     }

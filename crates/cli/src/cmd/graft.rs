@@ -122,7 +122,10 @@ async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>)
         };
         let mut reader = app.engine.open_blob(&app.scope, content.blob).await?;
         let failed = |error| Failure::file(&path, &error);
+        // A file that is there already stays as it is if nothing can be read.
+        let first = reader.next().await?;
         let mut file = std::fs::File::create(&path).map_err(failed)?;
+        file.write_all(&first.unwrap_or_default()).map_err(failed)?;
         while let Some(bytes) = reader.next().await? {
             file.write_all(&bytes).map_err(failed)?;
         }

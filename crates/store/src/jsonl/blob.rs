@@ -80,12 +80,13 @@ impl BlobSink for Sink<'_> {
                 }
             };
             upload.add(&piece)?;
+            self.cutter.kept();
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let End { hash, rest, .. } = self.cutter.end();
+        let End { hash, rest, .. } = self.cutter.end()?;
         let by = &self.scope.principal;
         match &mut self.upload {
             None => self.store.with(&self.scope, |tenant| {

@@ -58,6 +58,16 @@ fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
     serde_json::from_str(json).map_err(|error| desk.damaged(format!("an audit line: {error}")))
 }
 
+/// Those that were noted, and those behind.
+pub(super) const OF_SESSION: &str = "
+    SELECT line, s.number FROM session_audit s
+    CROSS JOIN audit a ON a.tenant = s.tenant AND a.number = s.number
+    WHERE s.tenant = ?1 AND s.session = ?3 AND s.number > ?2
+    UNION ALL
+    SELECT line, number FROM audit WHERE tenant = ?1 AND session = ?3
+    AND number > max(?2, (SELECT max(number) FROM audit WHERE tenant = ?1) / 1024 * 1024)
+    ORDER BY 2";
+
 /// Lines after a number, oldest first, as far as the caller may see them.
 pub(super) fn read_lines(
     desk: &Desk,
@@ -68,14 +78,7 @@ pub(super) fn read_lines(
 ) -> Result<Vec<AuditLine>> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let sql = match session {
-        Some(_) => {
-            "SELECT line, a.number FROM session_audit s JOIN audit a USING (tenant, number)
-             WHERE s.tenant = ?1 AND s.session = ?3 AND s.number > ?2
-             UNION ALL
-             SELECT line, number FROM audit WHERE tenant = ?1 AND session = ?3
-             AND number > max(?2, (SELECT max(number) FROM audit WHERE tenant = ?1) / 1024 * 1024)
-             ORDER BY 2"
-        }
+        Some(_) => OF_SESSION,
         None => "SELECT line FROM audit WHERE tenant = ?1 AND number > ?2 AND ?3 IS NULL ORDER BY number",
     };
     let mut select = desk.prepare(sql)?;

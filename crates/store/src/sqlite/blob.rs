@@ -101,8 +101,9 @@ pub(super) fn finish(
     (hash, bytes): (BlobHash, u64),
     (number, last): (u32, &Piece),
 ) -> Result<Left> {
-    let tenant = desk.tenant_or_new(&scope.tenant)?;
-    let (pk, left) = match pk_of_hash(desk, tenant, hash)? {
+    // Nothing is written before it is known that it can be finished.
+    let known = desk.tenant(&scope.tenant)?.map(|tenant| pk_of_hash(desk, tenant, hash)).transpose()?;
+    let (pk, left) = match known.flatten() {
         Some(pk) => (pk, Left::More),
         None => {
             let sql = "UPDATE cuts SET bytes = ?2 WHERE pk = ?1 AND bytes IS NULL";
@@ -110,6 +111,7 @@ pub(super) fn finish(
                 return Err(idle());
             }
             insert_piece(desk, cut, number, last)?;
+            let tenant = desk.tenant_or_new(&scope.tenant)?;
             (insert(desk, tenant, hash, (0, &[]), Some(cut))?, Left::Nothing)
         }
     };

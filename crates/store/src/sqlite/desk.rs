@@ -246,8 +246,30 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
 mod tests {
     use rusqlite::StatementStatus;
 
+    use super::super::audit::OF_SESSION;
     use super::super::schema::migrate;
+    use super::super::watch::HEAD;
     use super::*;
+
+    #[test]
+    fn what_is_looked_up_is_never_gone_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&desk.conn, &desk.path).unwrap();
+        for sql in [
+            HEAD,
+            OF_SESSION,
+            "SELECT id, body FROM log WHERE key = ?1",
+            "SELECT id, key, body FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3",
+            "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1",
+        ] {
+            let mut explain = desk.conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let steps: Vec<String> =
+                explain.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>().unwrap();
+            let bad = |step: &String| step.contains("SCAN") || step.contains("TEMP B-TREE");
+            assert!(!steps.is_empty() && !steps.iter().any(bad), "{sql}: {steps:#?}");
+        }
+    }
 
     #[test]
     fn a_statement_is_planned_once_whatever_values_it_gets() {

@@ -97,7 +97,11 @@ fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>, gone: &mut HashSe
         after = *last;
         for (key, arrival) in rows.into_iter().filter(|(key, _)| !needed.contains(&seq_of(*key))) {
             blob::drop_uses(desk, key)?;
-            desk.prepare("DELETE FROM entries WHERE arrival = ?1")?.execute([arrival]).at(&desk.path)?;
+            let sql = "DELETE FROM entries WHERE arrival = ?1 AND key = ?2";
+            if desk.prepare(sql)?.execute([arrival, key]).at(&desk.path)? == 0 {
+                let what = "an entry is not where its place says; sapwood doctor --repair puts it right";
+                return Err(desk.damaged(what.to_owned()));
+            }
             places::forget(desk, key)?;
             gone.insert(arrival);
         }

@@ -264,11 +264,11 @@ CREATE VIEW placed AS SELECT key, arrival FROM places UNION ALL SELECT key, arri
 CREATE VIEW log AS
   SELECT p.key AS key, e.arrival AS arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
          version, packing, body
-  FROM places p CROSS JOIN entries e ON e.arrival = p.arrival
+  FROM places p CROSS JOIN entries e ON e.arrival = p.arrival AND e.key = p.key
   UNION ALL
   SELECT p.key, e.arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
          version, packing, body
-  FROM recent_places p CROSS JOIN entries e ON e.arrival = p.arrival;
+  FROM recent_places p CROSS JOIN entries e ON e.arrival = p.arrival AND e.key = p.key;
 
 CREATE TABLE session_audit (
   tenant  INTEGER NOT NULL,

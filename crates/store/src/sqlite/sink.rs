@@ -39,13 +39,14 @@ impl BlobSink for Sink {
         while !bytes.is_empty() {
             if let Some(piece) = self.cutter.take(&mut bytes)? {
                 self.add(piece).await?;
+                self.cutter.kept();
             }
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let End { hash, bytes, rest } = self.cutter.end();
+        let End { hash, bytes, rest } = self.cutter.end()?;
         let (scope, number) = (self.scope.clone(), self.cutter.pieces);
         match self.cut {
             None => {

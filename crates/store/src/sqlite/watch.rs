@@ -41,17 +41,20 @@ impl Watcher {
     }
 }
 
+/// The key itself is what is ordered by and selected: only then does SQLite look it up in both halves of the view.
+pub(super) const HEAD: &str = "
+    SELECT COALESCE((SELECT key FROM placed
+                     WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)
+                     ORDER BY key DESC LIMIT 1) & 4294967295, s.inherited)
+    FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
+
 /// The last entry's key says where a log ends, without its summary being read.
 pub(super) fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     if scope.reach != Reach::Tenant {
         return sessions.iter().map(|session| head_of_own(desk, scope, session)).collect();
     }
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
-    let sql = "SELECT COALESCE((SELECT key & 4294967295 FROM placed
-                                WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)
-                                ORDER BY key DESC LIMIT 1), s.inherited)
-               FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
-    let mut select = desk.prepare(sql)?;
+    let mut select = desk.prepare(HEAD)?;
     let mut heads = Vec::with_capacity(sessions.len());
     for session in sessions {
         let head = select.query_row(params![tenant, session.as_str()], |row| row.get::<_, u32>(0));
