@@ -171,7 +171,7 @@ mod tests {
         #[test]
         fn any_bytes_come_back(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
             let mut bytes = seed.repeat(times);
-            bytes.extend((0..more * 1_000).map(|at| (at * at >> 3) as u8));
+            bytes.extend((0..more * 1_000).map(|at| ((at * at) >> 3) as u8));
             let packed = pack(bytes.clone());
             prop_assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
         }
