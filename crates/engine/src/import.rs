@@ -60,9 +60,7 @@ impl Engine {
         };
         Ok((import, created))
     }
-}
 
-impl Engine {
     async fn take_memberships_back(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         let summary = self.store.summary(scope, session).await?;
         let now = self.clock.now();
@@ -93,8 +91,6 @@ impl Import {
         self.settle().await?;
         if self.added > 0 {
             self.engine.take_memberships_back(&self.scope, &self.session).await?;
-        }
-        if self.added > 0 {
             let detail = Some(format!("{} entries", self.added));
             let note = AuditNote { action: AuditAction::Import, session: Some(self.session.clone()), detail };
             self.engine.store.write_audit(&self.scope, note, self.engine.clock.now()).await?;
@@ -140,7 +136,7 @@ impl Import {
 
 /// Lets it go as far as it can without waiting.
 async fn poll_once(writing: &mut Writing) {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *writing).poll(context))).await.is_ready();
+    let _ = poll_fn(|context| Poll::Ready(Pin::new(&mut *writing).poll(context))).await;
 }
 
 /// About how much room a body takes.

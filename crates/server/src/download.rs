@@ -5,7 +5,7 @@ use axum::body::Body as HttpBody;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use sapwood::core::BlobHash;
 use sapwood::core::port::store::PIECE_BYTES_MAX;
 use sapwood::engine::blob::BlobReader;
@@ -87,14 +87,18 @@ impl Opened {
         Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
     }
 
-    /// The bytes from `from` on and before `end`: at once if they are at hand.
+    /// The bytes from `from` on and before `end`: what is at hand, and the rest as it is read.
     fn send(self, from: u64, end: u64) -> Response {
+        let known = self.first.len() as u64;
+        let first = self.first.slice(from.min(known) as usize..end.min(known) as usize);
         match self.rest {
-            Some(reader) if end > self.first.len() as u64 => {
-                let body = HttpBody::from_stream(stream_of(reader.within(from, end)));
+            Some(reader) if end > known => {
+                let rest = stream_of(reader.within(from.max(known), end));
+                let first = stream::iter((!first.is_empty()).then_some(Ok(first)));
+                let body = HttpBody::from_stream(first.chain(rest));
                 ([(header::CONTENT_LENGTH, end - from)], body).into_response()
             }
-            _ => HttpBody::from(self.first.slice(from as usize..end as usize)).into_response(),
+            _ => HttpBody::from(first).into_response(),
         }
     }
 }

@@ -8,6 +8,12 @@ use crate::pack::{Packed, pack, unpack};
 /// How long an upload may be idle, in seconds. Nobody goes on with one that is older, and what there is of it is taken away.
 pub(crate) const UPLOAD_IDLE_S_MAX: i64 = 3_600;
 
+/// The upload was idle for so long that it is gone.
+pub(crate) fn idle() -> StoreError {
+    let why = format!("nothing came for more than {UPLOAD_IDLE_S_MAX} s, and it was taken away");
+    StoreError::Invalid { what: "the upload", why }
+}
+
 /// Cuts bytes into pieces. The last one stays here until the end, so that what fits into one piece is never cut.
 pub(crate) struct Cutter {
     hasher: blake3::Hasher,
@@ -77,6 +83,11 @@ impl Piece {
     pub fn of(bytes: Vec<u8>) -> Self {
         let hash = BlobHash::of(&bytes);
         Self { packed: pack(bytes), hash }
+    }
+
+    /// The pieces of bytes that are at hand.
+    pub fn all_of(bytes: &[u8]) -> Vec<Self> {
+        bytes.chunks(PIECE_BYTES_MAX).map(|piece| Self::of(piece.to_vec())).collect()
     }
 
     /// The bytes of a stored piece, if they are what was put.

@@ -141,10 +141,16 @@ impl Default for WordHash {
 
 impl WordHash {
     pub fn of(self, word: &str) -> u64 {
-        self.within(format!("{word}{PADDING}").as_bytes(), 0..word.len())
+        let mut hash = self.0 ^ word.len() as u64;
+        for part in word.as_bytes().chunks(8) {
+            let mut eight = [0; 8];
+            eight[8 - part.len()..].copy_from_slice(part);
+            hash = fold(hash, u64::from_le_bytes(eight));
+        }
+        hash | 1
     }
 
-    /// Of a word in a text that goes on for eight bytes after it. Never nought.
+    /// The same, of a word in a text that goes on for eight bytes after it. Never nought.
     fn within(self, text: &[u8], word: Range<usize>) -> u64 {
         let mut hash = self.0 ^ word.len() as u64;
         let (eights, _) = text[word.start..].as_chunks::<8>();

@@ -12,7 +12,7 @@ use super::desk::Desk;
 use super::log::{int, seq_of};
 use super::sight::seen_by;
 use crate::pack::{Packed, unpack, unpacked_len};
-use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, slice, span};
+use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
 
 /// Blobs looked at in one go.
 const CHUNK_ROWS: i64 = 1_000;
@@ -59,11 +59,6 @@ async fn insert_piece(desk: &Desk, cut: Uuid, number: u32, piece: &Piece) -> Res
     let (tenant, packing) = (desk.tenant.as_str(), i16::from(packed.packing));
     desk.execute(sql, &[&tenant, &cut, &int(number), &packing, &hash, &packed.bytes]).await?;
     Ok(())
-}
-
-fn idle() -> StoreError {
-    let why = format!("nothing came for more than {UPLOAD_IDLE_S_MAX} s, and it was taken away");
-    StoreError::Invalid { what: "the upload", why }
 }
 
 /// Whether an upload's pieces are a blob now, or there was one already and they are left.

@@ -40,8 +40,8 @@ use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, PIECE_BYTES_MAX, Page, PathSlice, Repair, Result,
-    Search, SearchQuery, Sessions, Until, Upkeep,
+    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -209,8 +209,7 @@ impl PgStore {
     }
 
     async fn cut_up(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) -> Result<()> {
-        let pieces: Vec<Piece> =
-            bytes.chunks(PIECE_BYTES_MAX).map(|piece| Piece::of(piece.to_vec())).collect();
+        let pieces = Piece::all_of(&bytes);
         writing!(self, scope, desk => blob::cut_up(&desk, blob, bytes.len(), &pieces).await)
     }
 

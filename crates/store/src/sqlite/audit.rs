@@ -5,7 +5,7 @@ use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{Right, Scope, SessionId, TimestampMs};
 
-use super::desk::Desk;
+use super::desk::{Desk, int};
 use super::fault::Fault;
 use super::session::find;
 use crate::rules;
@@ -48,10 +48,6 @@ fn read_last(desk: &Desk, tenant: i64) -> Result<LastLine> {
     let json: Option<String> = select.query_row([tenant], |row| row.get(0)).optional().at(&desk.path)?;
     let line = json.map(|json| read_line(desk, &json)).transpose()?;
     Ok(line.map_or_else(LastLine::default, |line| LastLine { number: line.number, hash: line.hash }))
-}
-
-fn int(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {

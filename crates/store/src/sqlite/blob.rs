@@ -8,11 +8,11 @@ use sapwood_core::port::store::{BLOB_BYTES_MAX, PIECE_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, StoreError};
 
-use super::desk::Desk;
+use super::desk::{Desk, int};
 use super::fault::Fault;
 use super::sight::seen_by;
 use crate::pack::{Packed, unpack, unpacked_len};
-use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, slice, span};
+use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
 
 /// Bits of a piece's key that are its number; the others are its cut.
 const NUMBER_BITS: u32 = 16;
@@ -82,15 +82,6 @@ fn insert_piece(desk: &Desk, cut: Cut, number: u32, piece: &Piece) -> Result<()>
         .execute(params![cut.key(number), packed.packing, piece.hash.as_bytes(), packed.bytes])
         .at(&desk.path)?;
     Ok(())
-}
-
-fn int(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-fn idle() -> StoreError {
-    let why = format!("nothing came for more than {UPLOAD_IDLE_S_MAX} s, and it was taken away");
-    StoreError::Invalid { what: "the upload", why }
 }
 
 /// Makes a blob of pieces, the last of which comes along. If the blob is there already, the pieces stay as they are, and are left.

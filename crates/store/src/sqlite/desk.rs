@@ -242,6 +242,11 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
     }
 }
 
+/// A number as SQLite has it.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use rusqlite::StatementStatus;
@@ -251,11 +256,16 @@ mod tests {
     use super::super::watch::HEAD;
     use super::*;
 
-    #[test]
-    fn what_is_looked_up_is_never_gone_through() {
+    fn new_file() -> (tempfile::TempDir, Desk) {
         let dir = tempfile::tempdir().unwrap();
         let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
         migrate(&desk.conn, &desk.path).unwrap();
+        (dir, desk)
+    }
+
+    #[test]
+    fn what_is_looked_up_is_never_gone_through() {
+        let (_dir, desk) = new_file();
         for sql in [
             HEAD,
             OF_SESSION,
@@ -273,9 +283,7 @@ mod tests {
 
     #[test]
     fn a_statement_is_planned_once_whatever_values_it_gets() {
-        let dir = tempfile::tempdir().unwrap();
-        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
-        migrate(&desk.conn, &desk.path).unwrap();
+        let (_dir, desk) = new_file();
         for sql in [
             "SELECT id FROM log WHERE key = ?1",
             "SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1",

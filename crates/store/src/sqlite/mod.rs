@@ -37,8 +37,8 @@ use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, PIECE_BYTES_MAX, Page, PathSlice, Repair, Result,
-    Search, SearchQuery, Sessions, Until, Upkeep,
+    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
@@ -111,9 +111,7 @@ impl SqliteStore {
     /// Cuts up an old blob that lies in its row although it is larger than a piece, so that it is read whole only once. Where
     /// that cannot be written, it is read as it is.
     async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
-        let pieces: Vec<Piece> =
-            bytes.chunks(PIECE_BYTES_MAX).map(|piece| Piece::of(piece.to_vec())).collect();
-        let size = bytes.len() as u64;
+        let (pieces, size) = (Piece::all_of(&bytes), bytes.len() as u64);
         drop(bytes);
         let _ = self.writer.write(move |desk| blob::cut_up(desk, pk, blob, size, &pieces)).await;
     }

@@ -47,7 +47,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let texts = texts();
     for _ in 0..stage.sizes.rounds {
         in_process.push(append_in_process(stage, &texts).await?);
-        let each = (stage.sizes.appends / CONNECTIONS).max(EACH_MIN);
+        let each = appends_each(stage);
         let floor = Served::start(&["bench", "--serve-empty", "--json"], stage)?;
         measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
         drop(floor);
@@ -86,6 +86,10 @@ fn figures_of(loads: [Load; 3], in_process: f64) -> Vec<Figure> {
     ]
 }
 
+fn appends_each(stage: &Stage) -> usize {
+    (stage.sizes.appends / CONNECTIONS).max(EACH_MIN)
+}
+
 /// What is said on each connection: texts of the corpus, of people and of models in turn.
 fn texts() -> Vec<String> {
     let texts = bodies(SEED).filter(|body| matches!(body, Body::UserMessage(_) | Body::AssistantMessage(_)));
@@ -95,7 +99,7 @@ fn texts() -> Vec<String> {
 /// The same appends without HTTP.
 async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f64> {
     let engine = stage.open("http.db", Durability::Full)?;
-    let each = (stage.sizes.appends / CONNECTIONS).max(EACH_MIN);
+    let each = appends_each(stage);
     let mut sessions = Vec::with_capacity(CONNECTIONS);
     for at in 0..CONNECTIONS {
         sessions.push(stage.session(&engine, &format!("s{at}")).await?);
