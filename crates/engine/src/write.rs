@@ -166,7 +166,7 @@ impl Engine {
     }
 
     pub async fn rename(&self, scope: &Scope, session: &SessionId, title: &str) -> Result<Appended> {
-        let title = checked_text("the title", title)?;
+        let title = checked_title(title)?;
         self.append_one(scope, session, SessionNamed { title }, None).await
     }
 
@@ -400,6 +400,11 @@ fn note(action: AuditAction, session: &SessionId, detail: Option<String>) -> Aud
 }
 
 /// A title or label: one line, not empty, not endless.
+/// A title as it is kept, or what is wrong with it.
+pub fn checked_title(title: &str) -> Result<String> {
+    checked_text("the title", title)
+}
+
 fn checked_text(what: &'static str, text: &str) -> Result<String> {
     let text = text.trim();
     let fail = |why: &str| Err(EngineError::Invalid { what, why: why.to_owned() });
