@@ -51,8 +51,9 @@ fn main() -> ExitCode {
 
 fn run(cli: args::Cli) -> Result<(), Failure> {
     // Commands do one thing; a server does many at once.
-    let mut builder = match cli.command {
+    let mut builder = match &cli.command {
         args::Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        args::Command::Bench(args) if args.is_server() => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     builder.enable_all().build()?.block_on(cmd::run(cli))

@@ -52,6 +52,13 @@ pub struct BenchArgs {
     serve_empty: bool,
 }
 
+impl BenchArgs {
+    /// Whether it is the floor that is served: on a runtime like that of the server it is compared with.
+    pub fn is_server(&self) -> bool {
+        self.serve_empty
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Axis {
     /// Memory while a long session is appended, exported and imported

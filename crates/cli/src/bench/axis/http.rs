@@ -1,6 +1,7 @@
 //! The API from another process: the server runs as the program it is, and this process asks it over 64 connections that are
-//! kept open. The floors are measured in the same run: the same client against an empty route of the same framework, also a
-//! process of its own, and the same appends without HTTP, in this process.
+//! kept open, on one thread, so that the client takes as little as it can of what both have to share. The floors are measured
+//! in the same run: the same client against an empty route of the same framework, on the same kind of runtime and also a process
+//! of its own, and the same appends without HTTP, in this process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -184,7 +185,7 @@ fn measure(
     ask: impl Fn(usize) -> Vec<u8>,
 ) -> anyhow::Result<()> {
     let asks: Vec<Vec<u8>> = (0..CONNECTIONS).map(ask).collect();
-    let (took, times) = on_own_runtime(async move {
+    let (took, times) = on_one_thread(async move {
         let mut streams = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
             let stream = TcpStream::connect(addr).await?;
@@ -204,6 +205,14 @@ fn measure(
     load.rates.push(per_second(CONNECTIONS * each, took));
     load.times_ms.extend(times);
     Ok(())
+}
+
+/// As light as a client can be: what it takes, the server has not.
+fn on_one_thread<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
+        scope.spawn(run).join().unwrap_or_else(|_| Err(anyhow!("the client panicked")))
+    })
 }
 
 async fn ask_again(mut stream: TcpStream, ask: Vec<u8>, times: usize) -> anyhow::Result<Vec<f64>> {
