@@ -17,8 +17,7 @@ use crate::state::State;
 /// Longest part of somebody's mistake that is said back.
 const ECHO_CHARS_MAX: usize = 200;
 
-/// How much of a body that is too large is taken and dropped, and for how long.
-const POURED_BYTES_MAX: usize = 64 << 20;
+/// For how long the rest of a body that is too large is taken and dropped.
 const POUR_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A link that is slower than this is cut off, sooner or later.
@@ -133,14 +132,14 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Takes the rest and keeps nothing, within bounds: many clients write all they have before they read what was answered,
-    /// and would only see that the connection broke.
+    /// Takes the rest and keeps nothing, up to as much as would have been allowed: many clients write all they have before
+    /// they read what was answered, and would only see that the connection broke.
     async fn pour_away(&mut self) {
         let mut poured = 0;
         let pour = async {
             while let Some(Ok(frame)) = self.body.frame().await {
                 poured += frame.data_ref().map_or(0, Bytes::len);
-                if poured > POURED_BYTES_MAX {
+                if poured > self.limit_bytes {
                     return;
                 }
             }

@@ -9,10 +9,10 @@ use super::order;
 use super::words::template_names;
 use crate::agent::Agent;
 
-/// Most nodes of a flow.
-pub const NODES_MAX: usize = 200;
+/// Most nodes of a flow: the export of a long session has one for each of its turns.
+pub const NODES_MAX: usize = 2_000;
 /// Most edges of a flow.
-pub const EDGES_MAX: usize = 1_000;
+pub const EDGES_MAX: usize = 10_000;
 /// Longest id of a flow, a node or a role, in bytes: a session's id is made of it.
 pub const ID_BYTES_MAX: usize = 64;
 /// All required readings together, in bytes.

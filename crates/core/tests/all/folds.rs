@@ -8,7 +8,7 @@ use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::flow::RunEvent;
 use sapwood_core::pressure::{Level, Pressure};
 use sapwood_core::project::artifacts::Artifacts;
-use sapwood_core::project::feed::{Feed, FeedType};
+use sapwood_core::project::feed::{Feed, FeedItem, FeedType};
 use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
@@ -343,6 +343,24 @@ proptest! {
         prop_assert_eq!(&watched, &feed.items);
         prop_assert_eq!(feed, Feed::fold(&entries));
         prop_assert_eq!(labels, Labels::fold(&entries));
+    }
+
+    #[test]
+    fn a_feed_that_is_taken_piece_by_piece_is_the_same_feed(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
+        let entries = beside_each_other(bodies);
+        let (mut feed, mut watched) = (Feed::default(), Vec::<FeedItem>::new());
+        for entries in entries.chunks(every) {
+            for entry in entries {
+                feed.apply(entry);
+            }
+            for item in feed.take_items() {
+                match watched.iter_mut().find(|known| known.id == item.id) {
+                    Some(known) => *known = item,
+                    None => watched.push(item),
+                }
+            }
+        }
+        prop_assert_eq!(watched, Feed::fold(&entries).items);
     }
 
     #[test]

@@ -27,6 +27,7 @@ async fn bodies_that_are_no_good_are_refused_with_a_reason() {
         (b"{\"input\":", JSON, 400, "input.json"),
         (b"", JSON, 400, "input.json"),
         (b"[]", JSON, 400, "input.invalid"),
+        (b"[\"x\"]", JSON, 400, "input.invalid"),
         (b"{\"input\":\"x\",\"extra\":1}", JSON, 400, "input.invalid"),
         (b"{\"input\":\"\xff\"}", JSON, 400, "input.json"),
         (b"{\"input\":\"\\ud800\"}", JSON, 400, "input.json"),
@@ -313,4 +314,72 @@ fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Many clients write all they have before they look whether somebody answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_writes_everything_first_still_hears_that_it_was_too_much() {
+    let settings = Settings { body_bytes_max: 5 << 20, rate: None, ..Settings::default() };
+    let house = House::open_with(settings).await;
+    let body = vec![b' '; 8 << 20];
+    let bearer = format!("Bearer {}", house.key("ana"));
+    let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+    let head = |length: &str| {
+        format!(
+            "POST /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\n\
+             content-type: application/json\r\nconnection: close\r\n{length}\r\n\r\n"
+        )
+    };
+    let announced = [head(&format!("content-length: {}", body.len())).as_bytes(), &body].concat();
+    for sent in [announced, [head("transfer-encoding: chunked").as_bytes(), &chunk].concat()] {
+        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        stream.write_all(&sent).await.expect("all of it is taken");
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("5242880 bytes"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_names_its_host_once_and_in_one_way() {
+    let house = House::bare(Settings::default()).await;
+    for (head, status) in [
+        ("GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
+        ("GET http://127.0.0.1/healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
+        ("GET /healthz HTTP/1.0\r\n", 200),
+        ("GET /healthz HTTP/1.1\r\n", 400),
+        ("GET /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nhost: evil.example\r\n", 400),
+        ("GET http://evil.example/v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\n", 400),
+    ] {
+        let answer = exchange(house.addr, format!("{head}connection: close\r\n\r\n").as_bytes()).await;
+        assert_eq!(answer.status, status, "{head}");
+    }
+}
+
+/// What holds a place holds it until it ends; that must not keep the server from ending.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_places_are_all_taken_can_be_stopped() {
+    let settings = Settings { connections_max: 2, rate: None, ..Settings::default() };
+    let mut house = House::bare(settings).await;
+    house
+        .engine
+        .open(
+            &sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System),
+            sapwood::OpenOptions { id: Some("s".parse().unwrap()), ..Default::default() },
+        )
+        .await
+        .unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        streams
+            .push(crate::wire::open(house.addr, &request("GET", "/v1/sessions/s/events", &[], b"")).await.1);
+    }
+    // A third one waits for a place.
+    let _third = TcpStream::connect(house.addr).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    house.stop();
+    for stream in &mut streams {
+        assert_eq!(crate::wire::next_event(stream).await, None, "its stream ends");
+    }
 }

@@ -15,7 +15,7 @@ use sapwood_server::{Listening, Settings, State, Stop};
 use serde_json::{Value, json};
 
 use crate::house::{Ask, House};
-use crate::wire::{exchange, request};
+use crate::wire::{exchange, next_event, open, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_keys_this_machine_may_everything_until_there_is_one() {
@@ -32,6 +32,22 @@ async fn without_keys_this_machine_may_everything_until_there_is_one() {
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(house.ask(plain).await.code(), "auth.required");
     assert_eq!(house.get("ana", "/v1/sessions").await.status, 200);
+}
+
+/// Some clients, OpenAI's among them, cannot do without a key, and send any.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_nobody_needs_is_of_no_interest() {
+    let mut house = House::bare(Settings::default()).await;
+    for key in ["anything", "sapwood_wrong", "eyJhbGciOiJub25lIn0.e30."] {
+        assert_eq!(house.get(key, "/v1/sessions").await.status, 200, "{key}");
+    }
+    let plain = Ask { method: "GET", path: "/v1/sessions", key: Some("anything"), headers: &[], body: b"" };
+    for headers in [[("origin", "https://evil.example")], [("sec-fetch-site", "cross-site")]] {
+        assert_eq!(house.ask(Ask { headers: &headers, ..plain }).await.code(), "auth.origin");
+    }
+    house.add_key("ana", "local", "ana", &[Grant::Read], None).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(house.get("anything", "/v1/sessions").await.code(), "auth.invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,11 +122,10 @@ async fn status_of(engine: &Engine, addr: std::net::SocketAddr, token: &str) -> 
     (answer.status, owner.unwrap_or_else(|| answer.code()))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh() {
-    let house = House::bare(Settings::default()).await;
-    let (first, second, stranger) = (ed25519("k1"), es256("k2"), ed25519("k1"));
-    let keys = json!({ "keys": [first.jwk, second.jwk] }).to_string().into_bytes();
+/// A server that believes this issuer.
+async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> std::net::SocketAddr {
+    let jwks: Vec<&Value> = issuers.iter().map(|issuer| &issuer.jwk).collect();
+    let keys = json!({ "keys": jwks }).to_string().into_bytes();
     let config = OidcConfig {
         issuer: "https://id.example".to_owned(),
         audience: "sapwood".to_owned(),
@@ -120,10 +135,37 @@ async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh
     };
     let oidc = Oidc::new(config, Box::new(Published(keys)));
     let door = Door::new(house.engine.store().clone(), None, Some(oidc));
-    let state = State::new(house.engine.clone(), door, Settings::default(), Vec::new());
+    let state = State::new(house.engine.clone(), door, settings, Vec::new());
     let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state).await.unwrap();
     let addr = listening.addr;
     tokio::spawn(listening.run(std::future::pending()));
+    addr
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ends_ends_its_streams() {
+    let house = House::bare(Settings::default()).await;
+    let issuer = ed25519("k1");
+    let heartbeat = std::time::Duration::from_millis(100);
+    let addr = believing(&house, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
+    let mut claims = claims();
+    // It counts for a minute longer than it says, as clocks are apart; a time need not be whole seconds.
+    claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 58.5);
+    let bearer = format!("Bearer {}", issuer.token(json!({ "alg": "EdDSA", "kid": "k1" }), &claims));
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let made = exchange(addr, &request("POST", "/v1/sessions", &headers, b"{\"id\":\"s\"}")).await;
+    assert_eq!(made.status, 201, "{}", made.json());
+    let (_, mut events) = open(addr, &request("GET", "/v1/sessions/s/events", &headers, b"")).await;
+    let last = next_event(&mut events).await.unwrap();
+    assert_eq!((last.name.as_str(), last.data["code"].as_str()), ("error", Some("auth.invalid")));
+    assert_eq!(next_event(&mut events).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh() {
+    let house = House::bare(Settings::default()).await;
+    let (first, second, stranger) = (ed25519("k1"), es256("k2"), ed25519("k1"));
+    let addr = believing(&house, &[&first, &second], Settings::default()).await;
 
     for (issuer, kid) in [(&first, "k1"), (&second, "k2")] {
         let token = issuer.token(json!({ "alg": issuer.alg, "kid": kid }), &claims());
@@ -149,7 +191,7 @@ async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh
         ("expired", first.token(head.clone(), &changed("exp", json!(1_000)))),
         ("no expiry", first.token(head.clone(), &changed("exp", Value::Null))),
         ("not yet", first.token(head.clone(), &changed("nbf", json!(99_999_999_999_i64)))),
-        ("a name that is a path", first.token(head.clone(), &changed("sub", json!("../ana")))),
+        ("no name", first.token(head.clone(), &changed("sub", json!("")))),
         ("no tenant", first.token(head.clone(), &changed("org", Value::Null))),
         ("no signature", format!("{signed}.")),
         ("alg none", first.token(json!({ "alg": "none" }), &claims())),
@@ -157,6 +199,10 @@ async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh
         ("the wrong alg for the key", first.token(json!({ "alg": "ES256", "kid": "k1" }), &claims())),
         ("an unknown kid", first.token(json!({ "alg": "EdDSA", "kid": "k9" }), &claims())),
     ];
+    for (sub, owner) in [("auth0|ana", "user:oidc:auth0+7Cana"), ("../ana", "user:oidc:..+2Fana")] {
+        let token = first.token(head.clone(), &changed("sub", json!(sub)));
+        assert_eq!(status_of(&house.engine, addr, &token).await, (201, owner.to_owned()));
+    }
     for (what, token) in forged {
         assert_eq!(status_of(&house.engine, addr, &token).await, (401, "auth.invalid".to_owned()), "{what}");
     }

@@ -224,3 +224,32 @@ async fn the_server_says_how_it_is() {
     assert!(metrics.contains("sapwood_http_requests_total{status=\"2xx\"} 2"), "{metrics}");
     assert_eq!(house.ask(plain("/openapi.json")).await.json()["openapi"], "3.1.0");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patch_is_taken_as_a_whole_or_not_at_all() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let refused = [
+        ("ana", json!({ "title": "changed", "state": "created" }), 400),
+        ("ana", json!({ "title": "changed", "thinking": "bananas" }), 400),
+        ("ana", json!({ "title": "changed", "model": "m".repeat(1_000) }), 400),
+        ("ana", json!({ "title": "", "model": "actor" }), 400),
+        ("cole", json!({ "title": "changed", "state": "archived" }), 403),
+        ("rex", json!({ "title": "changed" }), 403),
+    ];
+    let before = house.get("ana", "/v1/sessions/s").await.json();
+    for (who, patch, status) in refused {
+        let answer = house.send("PATCH", who, "/v1/sessions/s", &patch).await;
+        assert_eq!(answer.status, status, "{patch}: {}", answer.json());
+        assert_eq!(house.get("ana", "/v1/sessions/s").await.json(), before, "{patch}");
+    }
+    let all = json!({ "title": "changed", "model": "actor", "thinking": "low", "state": "archived" });
+    let patched = house.send("PATCH", "ana", "/v1/sessions/s", &all).await.json();
+    assert_eq!(
+        (&patched["title"], &patched["model"], &patched["state"]),
+        (&json!("changed"), &json!("actor"), &json!("archived"))
+    );
+    let again = json!({ "title": "back", "state": "active" });
+    let patched = house.send("PATCH", "ana", "/v1/sessions/s", &again).await.json();
+    assert_eq!((&patched["title"], &patched["state"]), (&json!("back"), &json!("active")));
+}

@@ -120,6 +120,112 @@ async fn five_hundred_readers_each_see_everything_once() {
     assert_eq!(seen, READERS);
 }
 
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+
+async fn connect(house: &House, key: &str) -> Socket {
+    let mut request = format!("ws://{}/v1/sessions/s/ws", house.addr).into_client_request().unwrap();
+    let bearer = format!("Bearer {}", house.key(key));
+    request.headers_mut().insert("authorization", bearer.parse().unwrap());
+    tokio_tungstenite::connect_async(request).await.unwrap().0
+}
+
+async fn hear(socket: &mut Socket) -> Value {
+    loop {
+        let message = tokio::time::timeout(crate::wire::PATIENCE, socket.next()).await.unwrap();
+        if let Message::Text(text) = message.unwrap().unwrap() {
+            return serde_json::from_str(&text).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_feed_is_replayed_in_pieces_that_make_the_whole() {
+    const PIECE_BYTES_MAX: usize = 600_000;
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let call = json!({ "role": "assistant", "content": null, "tool_calls": [
+        { "id": "c1", "type": "function", "function": { "name": "look", "arguments": "{}" } }] });
+    let result = json!({ "role": "tool", "tool_call_id": "c1", "content": "found" });
+    let mut messages = vec![json!({ "role": "user", "content": "begin" }), call];
+    messages.extend((0..10).map(|_| json!({ "role": "user", "content": "x".repeat(100_000) })));
+    messages.push(result);
+    assert_eq!(house.post("ana", "/v1/sessions/s/entries", &json!(messages)).await.status, 201);
+    let mut socket = connect(&house, "ana").await;
+    let (mut items, mut pieces) = (Vec::<Value>::new(), 0);
+    loop {
+        let piece = hear(&mut socket).await;
+        assert_eq!(piece["type"], "feed_replay");
+        assert!(piece.to_string().len() < PIECE_BYTES_MAX, "{}", piece.to_string().len());
+        pieces += 1;
+        for item in piece["items"].as_array().unwrap() {
+            match items.iter_mut().find(|known| known["id"] == item["id"]) {
+                Some(known) => known.clone_from(item),
+                None => items.push(item.clone()),
+            }
+        }
+        if piece["more"] == false {
+            break;
+        }
+    }
+    assert!(pieces > 2, "{pieces}");
+    assert_eq!(json!(items), house.get("ana", "/v1/sessions/s/feed").await.json()["items"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_key_can_say_nothing_more_on_an_open_socket() {
+    let mut house = House::open().await;
+    house.shared_session("s").await;
+    let grants = [sapwood::core::port::keys::Grant::Read, sapwood::core::port::keys::Grant::Write];
+    let key = house.add_key("cole-2", "local", "cole", &grants, None).await;
+    let mut socket = connect(&house, "cole-2").await;
+    assert_eq!(hear(&mut socket).await["type"], "feed_replay");
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    house.engine.store().revoke_key(&scope, &key, sapwood::core::TimestampMs(1)).await.unwrap();
+    socket.send(Message::Text(r#"{"type":"send","id":1,"input":"hi"}"#.into())).await.unwrap();
+    let reply = hear(&mut socket).await;
+    assert_eq!(
+        (reply["type"].as_str(), reply["error"]["code"].as_str()),
+        (Some("error"), Some("auth.invalid"))
+    );
+    socket.send(Message::Text("{\"type\":".into())).await.unwrap();
+    assert_eq!(hear(&mut socket).await["error"]["code"], "input.json");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_has_the_rate_of_its_caller() {
+    let rate = Some(sapwood_server::Rate { per_second: 1, burst: 30 });
+    let house = House::open_with(sapwood_server::Settings { rate, ..Default::default() }).await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let mut socket = connect(&house, "ana").await;
+    hear(&mut socket).await;
+    for _ in 0..40 {
+        socket.send(Message::Text(r#"{"type":"ping"}"#.into())).await.unwrap();
+    }
+    let mut codes = Vec::new();
+    for _ in 0..40 {
+        codes.push(hear(&mut socket).await["error"]["code"].as_str().map(str::to_owned));
+    }
+    assert_eq!(codes[0], None);
+    assert_eq!(codes[39].as_deref(), Some("rate.limited"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_the_log_end_by_their_bytes() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let messages: Vec<Value> =
+        (0..5).map(|_| json!({ "role": "user", "content": "x".repeat(200_000) })).collect();
+    assert_eq!(house.post("ana", "/v1/sessions/s/entries", &json!(messages)).await.status, 201);
+    let (mut after, mut pages) = (0, Vec::new());
+    loop {
+        let page = house.get("ana", &format!("/v1/sessions/s/entries?after={after}&limit=1000")).await.json();
+        pages.push(page["items"].as_array().unwrap().len());
+        let Some(next) = page["next"].as_u64() else { break };
+        after = next;
+    }
+    assert_eq!(pages, [2, 2, 1]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_replays_the_feed_then_is_live_and_takes_words() {
     let house = House::open().await;

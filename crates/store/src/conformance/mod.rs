@@ -67,7 +67,7 @@ macro_rules! conformance_cases {
             lease: a_lease_guards_the_leaf, a_fence_grows_when_the_lease_changes_hands, a_stale_fence_is_refused,
                 a_lease_ends_by_time, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
                 a_lease_without_holder_or_time_is_refused, fences_live_on_after_reopening;
-            read: read_after_gives_pages_in_order, read_kinds_gives_only_those, read_entry_finds_each_and_no_other,
+            read: read_after_gives_pages_in_order, a_page_ends_with_the_record_that_fills_it, read_kinds_gives_only_those, read_entry_finds_each_and_no_other,
                 find_entries_by_prefix, nth_message_counts_along_the_path,
                 heads_say_where_logs_end_and_hide_what_is_not_yours, the_change_mark_is_another_after_a_write;
             path: until_root_entries_and_context_start, dead_branches_do_not_show, a_reset_empties_the_path,

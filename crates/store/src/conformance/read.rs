@@ -1,8 +1,8 @@
 //! Reading entries by position, kind and id.
 
 use sapwood_core::entry::{Kind, SessionNamed, TurnStarted};
-use sapwood_core::port::store::PAGE_ROWS_MAX;
-use sapwood_core::{EntryId, Seq};
+use sapwood_core::port::store::{PAGE_ROWS_MAX, is_full_page};
+use sapwood_core::{EntryId, Seq, SessionId};
 
 use super::Harness;
 use super::world::{Twin, World, ana, answered, bob, code, foreign_ana, operator, said};
@@ -26,6 +26,39 @@ pub async fn read_after_gives_pages_in_order(harness: &impl Harness) {
     let all = world.store.read_after(&ana(), &session, Seq::ZERO, usize::MAX).await.unwrap();
     assert_eq!(all.len(), 25.min(PAGE_ROWS_MAX));
     assert!(world.store.read_after(&ana(), &session, Seq(u32::MAX), 10).await.unwrap().is_empty());
+}
+
+/// Also where a page lies across what a fork shares and its own entries.
+pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    let sizes = [10, 100_000, 200_000, 300_000, 10, 10, 150_000, 10];
+    for size in sizes {
+        world.append(&ana(), &session, vec![said(&"x".repeat(size))]).await;
+    }
+    let pages = async |session: &SessionId| -> Vec<usize> {
+        let (mut pages, mut after) = (Vec::new(), Seq::ZERO);
+        loop {
+            let page = world.store.read_after(&ana(), session, after, 100).await.unwrap();
+            let Some(last) = page.last() else { return pages };
+            assert_eq!(page[0].meta.seq, after.next(), "no entry is left out");
+            assert_eq!(
+                is_full_page(&page, 100),
+                last.meta.seq < Seq(8),
+                "only a page that is full has more behind it"
+            );
+            after = last.meta.seq;
+            pages.push(page.len());
+        }
+    };
+    assert_eq!(pages(&session).await, [3, 1, 4]);
+    for (at, expected) in [(7, [3, 1, 4]), (2, [3, 1, 4]), (4, [3, 1, 4])] {
+        let fork = world.fork(&ana(), &session, Some(at), &format!("fork-{at}")).await;
+        for size in &sizes[at as usize..] {
+            world.append(&ana(), &fork, vec![said(&"x".repeat(*size))]).await;
+        }
+        assert_eq!(pages(&fork).await, expected, "forked at {at}");
+    }
 }
 
 pub async fn read_kinds_gives_only_those(harness: &impl Harness) {

@@ -76,15 +76,22 @@ fn add_segment(desk: &Desk, segment: &Segment) -> Result<()> {
     Ok(())
 }
 
-/// How to index the texts of this process that are next, if they are many: it can be done elsewhere.
-pub(super) fn next_segment(desk: &Desk) -> Result<Option<impl FnOnce() -> Segment + Send + use<>>> {
+/// How to index the texts of this process that are next, if they are many, and the last of them: it can be done elsewhere.
+/// `given` is the last one that is on its way already.
+pub(super) fn next_segment(
+    desk: &Desk,
+    given: Option<i64>,
+) -> Result<Option<(i64, impl FnOnce() -> Segment + Send + use<>)>> {
     if !desk.fresh.is_plenty() {
         return Ok(None);
     }
-    let first = indexed(desk)? + 1;
+    let first = 1 + match given {
+        Some(given) => given,
+        None => indexed(desk)?,
+    };
     let arrived = desk.fresh.take_from(first, CATCH_UP_TEXTS);
     let last = arrived.last().map(|(last, _)| *last);
-    Ok(last.map(|last| move || segment_of(first, last, &arrived)))
+    Ok(last.map(|last| (last, move || segment_of(first, last, &arrived))))
 }
 
 fn segment_of(first: i64, last: i64, arrived: &[Arrived]) -> Segment {

@@ -75,8 +75,9 @@ struct Shared {
 struct Seat {
     desk: Desk,
     indexer: Indexer,
-    /// How often fresh texts had been forgotten when the indexer got its batch.
-    forgotten: u64,
+    /// The last text that the indexer has got, and how often fresh texts had been forgotten by then. Once they are forgotten
+    /// again, nothing that is under way counts.
+    given: Given,
     commits: u32,
 }
 
@@ -87,7 +88,7 @@ impl Writer {
         let indexer = Indexer::start(&place)?;
         let shared = Arc::new(Shared {
             syncer,
-            seat: Mutex::new(Seat { desk, indexer, forgotten: 0, commits: 0 }),
+            seat: Mutex::new(Seat { desk, indexer, given: Given::default(), commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -299,22 +300,33 @@ impl Seat {
         }
     }
 
-    /// Texts of this process go to the indexer in batches, and come back as a segment.
+    /// Texts of this process go to the indexer in batches, and come back as segments, in the same order.
     fn index_beside(&mut self) -> Result<()> {
         // A log that grows more quickly than it can be indexed waits for the index here, before texts are forgotten that
         // would have to be read and unpacked again.
-        let came = if self.desk.fresh.is_too_much() { self.indexer.wait() } else { self.indexer.look() };
-        match came {
-            Came::Busy => return Ok(()),
-            Came::Ready(segment) => search::add_indexed(&self.desk, &segment, self.forgotten)?,
-            Came::Idle => {}
+        let must_wait = self.desk.fresh.is_too_much() && !self.indexer.has_room();
+        let came = if must_wait { self.indexer.wait() } else { self.indexer.look() };
+        if let Came::Ready(segment) = came {
+            search::add_indexed(&self.desk, &segment, self.given.forgotten)?;
         }
-        if let Some(segment) = search::next_segment(&self.desk)? {
-            self.forgotten = self.desk.fresh.forgotten();
+        let is_known = self.given.forgotten == self.desk.fresh.forgotten();
+        let given = self.given.last.filter(|_| is_known && !self.indexer.is_idle());
+        // What is under way and does not count any more comes back first.
+        if !self.indexer.has_room() || (!is_known && !self.indexer.is_idle()) {
+            return Ok(());
+        }
+        if let Some((last, segment)) = search::next_segment(&self.desk, given)? {
+            self.given = Given { last: Some(last), forgotten: self.desk.fresh.forgotten() };
             self.indexer.give(Box::new(segment));
         }
         Ok(())
     }
+}
+
+#[derive(Default)]
+struct Given {
+    last: Option<i64>,
+    forgotten: u64,
 }
 
 /// Jobs that share a transaction.

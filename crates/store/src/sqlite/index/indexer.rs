@@ -12,11 +12,14 @@ use super::Segment;
 /// How a batch of texts becomes a segment.
 type Job = Box<dyn FnOnce() -> Segment + Send>;
 
-/// At most one batch is on its way, so the queue needs no other limit.
+/// Batches that are on their way at most: one that the thread is at, and one that it can begin without waiting for the
+/// writer to come by.
+const AHEAD_MAX: usize = 2;
+
 pub(in crate::sqlite) struct Indexer {
     jobs: Option<Sender<Job>>,
     segments: Receiver<Segment>,
-    is_busy: bool,
+    under_way: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,17 +47,17 @@ impl Indexer {
         let failed = |source| StoreError::Io { place: place.to_owned(), source };
         let thread = std::thread::Builder::new().name("sapwood-indexer".to_owned());
         let thread = thread.spawn(serve).map_err(failed)?;
-        Ok(Self { jobs: Some(jobs), segments, is_busy: false, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), segments, under_way: 0, thread: Some(thread) })
     }
 
-    /// Looks what has become of the last batch.
+    /// Looks what has become of the oldest batch.
     pub fn look(&mut self) -> Came {
-        if !self.is_busy {
+        if self.under_way == 0 {
             return Came::Idle;
         }
         match self.segments.try_recv() {
             Ok(segment) => {
-                self.is_busy = false;
+                self.under_way -= 1;
                 Came::Ready(segment)
             }
             Err(TryRecvError::Empty) => Came::Busy,
@@ -65,16 +68,26 @@ impl Indexer {
 
     /// As [`Indexer::look`], but waits until it is done.
     pub fn wait(&mut self) -> Came {
-        if !self.is_busy {
+        if self.under_way == 0 {
             return Came::Idle;
         }
-        self.is_busy = false;
+        self.under_way -= 1;
         self.segments.recv().map_or(Came::Idle, Came::Ready)
     }
 
-    /// Gives it a batch. It must be idle.
+    pub fn is_idle(&self) -> bool {
+        self.under_way == 0
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.under_way < AHEAD_MAX
+    }
+
+    /// Gives it a batch. It must have room.
     pub fn give(&mut self, job: Job) {
-        self.is_busy = self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok());
+        if self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok()) {
+            self.under_way += 1;
+        }
     }
 }
 

@@ -7,8 +7,6 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use crate::words::WordHash;
 
 /// A block is closed once it has so many bytes: its row then fills a page of the file.
@@ -34,9 +32,6 @@ pub(in crate::sqlite) struct Garbled;
 
 /// Places of the table of words at first.
 const WORD_PLACES: usize = 1 << 12;
-/// The half of a hash that stands beside a word's index. A batch of texts has far fewer words than the other half can count,
-/// and fewer letters than four gigabytes.
-const TAG: u64 = 0xffff_ffff_0000_0000;
 
 /// Collects the words of a run of texts, one text after the other; their numbers grow.
 pub(in crate::sqlite) struct Builder {
@@ -48,15 +43,13 @@ pub(in crate::sqlite) struct Builder {
     /// All words, one behind the other.
     letters: String,
     words: Vec<Word>,
-    /// By their hashes: half of the hash, and one more than the word's index. Open addressing, at most half full; nought is an
-    /// empty place. So a word is looked at only where it is the right one.
-    places: Vec<u64>,
+    /// By their hashes: one more than the word's index. Open addressing, at most half full; nought is an empty place.
+    places: Vec<u32>,
 }
 
-/// It fits into a line of the processor's cache: that is what indexing waits for.
 struct Word {
     hash: u64,
-    letters: Range<u32>,
+    letters: Range<usize>,
     numbers: Numbers,
 }
 
@@ -79,12 +72,9 @@ impl Builder {
         };
         let last = self.places.len() - 1;
         let mut place = hash as usize >> 1 & last;
-        while self.places[place] != 0 {
-            let (tag, index) = (self.places[place] & TAG, self.places[place] & !TAG);
-            // Two words that share 64 bits, under a secret, would be a wonder: their letters are not compared.
-            if tag == hash & TAG
-                && let Some(known) = self.words.get_mut(index as usize - 1).filter(|known| known.hash == hash)
-            {
+        while let Some(index) = self.places[place].checked_sub(1) {
+            let known = &mut self.words[index as usize];
+            if known.hash == hash && self.letters[known.letters.clone()] == *word {
                 return known.numbers.push(self.number);
             }
             place = (place + 1) & last;
@@ -93,12 +83,12 @@ impl Builder {
     }
 
     fn add_new(&mut self, word: &str, hash: u64, place: usize) {
-        let start = self.letters.len() as u32;
+        let start = self.letters.len();
         self.letters.push_str(word);
         let mut numbers = Numbers::default();
         numbers.push(self.number);
-        self.words.push(Word { hash, letters: start..self.letters.len() as u32, numbers });
-        self.places[place] = hash & TAG | self.words.len() as u64;
+        self.words.push(Word { hash, letters: start..self.letters.len(), numbers });
+        self.places[place] = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
         if self.words.len() * 2 > self.places.len() {
             self.grow();
         }
@@ -112,14 +102,13 @@ impl Builder {
             while self.places[place] != 0 {
                 place = (place + 1) & last;
             }
-            self.places[place] = word.hash & TAG | index;
+            self.places[place] = index;
         }
     }
 
     /// The index of them; `last` is the last number it has seen, with a text or without.
     pub fn finish(self, last: i64) -> Segment {
-        let letters_of =
-            |word: &Word| &self.letters.as_bytes()[word.letters.start as usize..word.letters.end as usize];
+        let letters_of = |word: &Word| &self.letters.as_bytes()[word.letters.clone()];
         let mut sorted: Vec<&Word> = self.words.iter().collect();
         sorted.sort_unstable_by_key(|word| letters_of(word));
         let mut writer = Writer::default();
@@ -245,23 +234,14 @@ pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
 #[derive(Debug, Default)]
 struct Numbers {
     last: u64,
-    /// Most words stand in few texts: these need no memory of their own.
-    bytes: SmallVec<[u8; 16]>,
+    bytes: Vec<u8>,
 }
 
 impl Numbers {
     fn push(&mut self, number: u64) {
         // A word may stand twice in a text that was not cut by us.
         if number + 1 > self.last {
-            let distance = number + 1 - self.last;
-            match u8::try_from(distance) {
-                Ok(short @ 0..0x80) => self.bytes.push(short),
-                _ => {
-                    let mut long = Vec::new();
-                    put_number(&mut long, distance);
-                    self.bytes.extend_from_slice(&long);
-                }
-            }
+            put_number(&mut self.bytes, number + 1 - self.last);
             self.last = number + 1;
         }
     }
