@@ -331,7 +331,7 @@ impl Importer {
         let metadata = self.boundary.take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
         let compaction = Compaction {
-            summary: Some(sapwood_core::content::joined_text(&parts)),
+            summary: Some(harvest.words(&parts)),
             trigger: match metadata.trigger.as_deref() {
                 Some("manual") => Trigger::Manual,
                 Some("auto") => Trigger::Pressure,

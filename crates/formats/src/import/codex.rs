@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, ModelChanged, Stop, Strategy, SystemNote, ThinkingChanged,
-    ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, Compaction, ContextChanged, CustomMessage, ModelChanged, Stop, Strategy, SystemNote,
+    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
@@ -356,16 +356,20 @@ impl Importer {
             return;
         }
         if role != "user" {
-            let note = SystemNote { text: joined_text(&parts), reason: None };
+            let note = SystemNote { text: harvest.words(&parts), reason: None };
             return self.add(note.into(), By::Agent, harvest);
         }
         let text = joined_text(&parts);
-        if !is_context(&text) {
-            if self.turns.len() < TURNS_MAX {
-                self.turns.push(self.place());
-            }
-            self.remember(text);
+        if is_context(&text) {
+            // Not the user's words, so not a turn of theirs, nor what a list shows of the session.
+            let custom_type = format!("{}:context", Format::Codex.as_str());
+            let context = CustomMessage { custom_type, parts, display: false, details: None };
+            return self.add(context.into(), By::Agent, harvest);
         }
+        if self.turns.len() < TURNS_MAX {
+            self.turns.push(self.place());
+        }
+        self.remember(text);
         self.add(UserMessage { parts, origin: None }.into(), By::Caller, harvest);
     }
 

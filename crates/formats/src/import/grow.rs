@@ -14,6 +14,7 @@ use super::blocks::part_bytes;
 use super::harvest::{Act, By, Key, Path, Step, Under};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
+use super::versions::{Meeting, Versions};
 use super::{PROBLEMS_MAX, Problem, Trouble};
 
 /// Most steps taken up paths, in all: a file that asks for more is made to.
@@ -27,6 +28,7 @@ pub struct Grower {
     agent: Option<Principal>,
     rows: Rows,
     keys: Keys,
+    versions: Versions,
     /// Which of the entries that the log had before the source has named in this run.
     named: Vec<bool>,
     last: Option<EntryId>,
@@ -50,6 +52,7 @@ impl Grower {
             agent,
             rows: Rows::default(),
             keys: Keys::default(),
+            versions: Versions::default(),
             named: Vec::new(),
             last: None,
             leaf: None,
@@ -70,6 +73,18 @@ impl Grower {
             parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
         self.push_row(id, parent, stance);
         self.named.push(false);
+    }
+
+    /// What the entry says that was made known last: needed for sources that write messages anew.
+    pub fn know_body(&mut self, body: &Body) {
+        if let Some(row) = self.rows.len().checked_sub(1) {
+            self.versions.know(row as Index, body);
+        }
+    }
+
+    /// When the session began: the time of steps before the first that says one.
+    pub fn begin_at(&mut self, at: TimestampMs) {
+        self.at = at;
     }
 
     /// Where the leaf is, once everything is known.
@@ -130,6 +145,13 @@ impl Grower {
                 let row = self.grow(step.key, body, place, by, names, &mut report, drafts);
                 self.follow(path, row);
             }
+            Act::Version { body, under, by, path, names } => {
+                let place = self.place(under, &mut report);
+                let row = self.grow_version(step.key, body, place, by, names, &mut report, drafts);
+                // Whatever hangs from the message hangs from its latest version.
+                self.keys.put_stand_in(step.key, row, &self.rows);
+                self.follow(path, row);
+            }
         }
     }
 
@@ -177,6 +199,41 @@ impl Grower {
         };
         self.leaf = Some(self.keep(key, body, Stance::InTree, by, drafts));
         self.leaf
+    }
+
+    /// A message that may be known in other versions.
+    #[allow(clippy::too_many_arguments)] // All of it is one step.
+    fn grow_version(
+        &mut self,
+        key: Key,
+        mut body: Body,
+        place: Place,
+        by: By,
+        names: Option<Key>,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) -> Place {
+        let (keys, rows) = (&self.keys, &self.rows);
+        let version = |number| match keys.find(key.part(number), rows) {
+            Some(Met::Entry(row)) => Some((row, rows.parent(row))),
+            Some(Met::StandIn(_)) | None => None,
+        };
+        match self.versions.meet(key, place, &mut body, version) {
+            Meeting::Known(row) => {
+                if let Some(named) = self.named.get_mut(row as usize).filter(|named| !**named) {
+                    *named = true;
+                    self.skipped += 1;
+                }
+                Some(row)
+            }
+            Meeting::New { number, says } => {
+                let row = self.grow(key.part(number), body, place, by, names, report, drafts);
+                if row != place {
+                    self.versions.keep(key, place, says, row);
+                }
+                row
+            }
+        }
     }
 
     fn follow(&mut self, path: Path, place: Place) {
