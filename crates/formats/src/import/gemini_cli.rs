@@ -153,6 +153,9 @@ pub struct Importer {
     under: Under,
     /// What went into the log already; a branch that comes back to it goes on from there.
     grown: HashSet<Key>,
+    /// What the leaf is behind, as far as the log was told, and how often the source went back.
+    told: Under,
+    rewinds: u64,
     loose: u64,
 }
 
@@ -188,6 +191,8 @@ impl Importer {
             ends: Vec::new(),
             under: Under::Root,
             grown: HashSet::new(),
+            told: Under::Root,
+            rewinds: 0,
             loose: 0,
         }
     }
@@ -249,6 +254,7 @@ impl Importer {
         }
         // Into the log first: what goes stays there as a branch.
         self.grow(harvest);
+        self.rewinds += 1;
         for gone in self.held.drain(kept..) {
             self.held_bytes -= gone.bytes;
             self.places.remove(&gone.id);
@@ -307,13 +313,18 @@ impl Importer {
                 if self.grown.insert(key) {
                     let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
                     harvest.add(key, under, by, body.clone());
+                    self.told = Under::Key(key);
                 }
                 under = Under::Key(key);
             }
             self.ends.push(under);
         }
         (harvest.at, harvest.line) = (at, line);
-        harvest.step(Key::of("leaf"), Act::Rewind(under));
+        if self.told != under {
+            self.told = under;
+            let place = format!("rewind {} {under:?}", self.rewinds);
+            harvest.step(Key::of(&place), Act::Rewind(under));
+        }
         under
     }
 }
