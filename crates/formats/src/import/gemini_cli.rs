@@ -159,6 +159,9 @@ pub struct Importer {
     under: Under,
     /// What stands before each message that is held no more.
     passed: HashMap<Key, Under>,
+    /// What the leaf is behind, as far as the log was told, and how often the source went back.
+    told: Under,
+    rewinds: u64,
     loose: u64,
 }
 
@@ -196,6 +199,8 @@ impl Importer {
             ends: VecDeque::new(),
             under: Under::Root,
             passed: HashMap::new(),
+            told: Under::Root,
+            rewinds: 0,
             loose: 0,
         }
     }
@@ -262,6 +267,7 @@ impl Importer {
     fn drop_from(&mut self, kept: usize, harvest: &mut Harvest) {
         // Into the log first: what goes stays there as a branch.
         self.grow(harvest);
+        self.rewinds += 1;
         for gone in self.held.drain(kept..) {
             self.held_bytes -= gone.bytes;
             self.places.remove(&gone.id);
@@ -329,9 +335,14 @@ impl Importer {
         for held in self.held.iter().skip(self.ends.len()) {
             under = put_held(held, under, Path::Main, harvest);
             self.ends.push_back(under);
+            self.told = under;
         }
         (harvest.at, harvest.line) = (at, line);
-        harvest.step(Key::of("leaf"), Act::Rewind(under));
+        if self.told != under {
+            self.told = under;
+            let place = format!("rewind {} {under:?}", self.rewinds);
+            harvest.step(Key::of(&place), Act::Rewind(under));
+        }
     }
 }
 

@@ -108,12 +108,24 @@ pub enum Path {
     Side,
 }
 
+/// What the log may have of a record from an import when its source said less of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Earlier {
+    /// Shorter versions of the same response, the shortest first, each with what it had taken by then.
+    pub shorter: Vec<(Key, Option<Usage>)>,
+    /// The same entry under its other key: one is for before its usage was known, one for after.
+    pub same: Option<Key>,
+    /// Where its usage was counted, if the log has one of these.
+    pub counted: Vec<Key>,
+    /// The response that this answers: behind a longer version of it, it is grown again.
+    pub answers: Option<Key>,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// An entry in the tree. `names` is the record it refers to: what a compaction keeps from, if that is on its path, or
-    /// the leaf that a branch's summary tells of. `earlier` are shorter versions of the same response: what it took was
-    /// counted with them.
-    Add { body: Body, under: Under, by: By, path: Path, names: Option<Key>, earlier: Vec<Key> },
+    /// An entry in the tree. `names` are records it may refer to, of which the first that is there counts: what a
+    /// compaction keeps from, if that is on its path, or the leaf that a branch's summary tells of.
+    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Key>, earlier: Earlier },
     /// A message that the source may write anew: the step's key is that of the message, whatever it says. Versions are
     /// told apart by where they hang and what they say, and what the calls took counts once.
     Version { body: Body, under: Under, by: By, path: Path, names: Option<Key> },
@@ -123,7 +135,7 @@ pub enum Act {
     Label { target: Key, text: Option<String> },
     /// A record without an entry of its own, from which others hang: it stands for the one it hangs from.
     Alias { under: Under, path: Path },
-    /// The source went back.
+    /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
     Rewind(Under),
 }
 
@@ -198,7 +210,10 @@ impl Harvest {
     }
 
     pub fn add_on(&mut self, path: Path, key: Key, under: Under, by: By, body: impl Into<Body>) {
-        self.step(key, Act::Add { body: body.into(), under, by, path, names: None, earlier: Vec::new() });
+        self.step(
+            key,
+            Act::Add { body: body.into(), under, by, path, names: Vec::new(), earlier: Earlier::default() },
+        );
     }
 
     /// A compaction or a branch's summary, with the record it names.
@@ -210,8 +225,8 @@ impl Harvest {
                 under,
                 by: By::Agent,
                 path: Path::Main,
-                names,
-                earlier: Vec::new(),
+                names: names.into_iter().collect(),
+                earlier: Earlier::default(),
             },
         );
     }
@@ -323,6 +338,16 @@ pub fn believable(usage: Usage) -> Option<Usage> {
     let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
         .then_some(usage)
+}
+
+/// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.
+pub fn model_name(provider: Option<&str>, model: &str) -> String {
+    match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {
+        Some(provider) if !model.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/')) => {
+            format!("{provider}/{model}")
+        }
+        _ => model.to_owned(),
+    }
 }
 
 #[cfg(test)]

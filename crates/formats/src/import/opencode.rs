@@ -27,7 +27,7 @@ use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage, model_name};
 use super::text::{self, Time, decode_data_url, input_json, keep_json};
 use super::{Format, Reader, Trouble, read_json_line};
 use crate::message::COST_NANO_USD_MAX;
@@ -63,6 +63,8 @@ struct MessageData<'a> {
     role: Cow<'a, str>,
     #[serde(rename = "modelID")]
     model_id: Option<String>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
     tokens: Option<Tokens>,
     cost: Option<f64>,
     /// `true` in an answer that is a summary; in a user's message an object with other data.
@@ -80,6 +82,14 @@ struct MessageData<'a> {
 struct ModelRef {
     #[serde(rename = "modelID")]
     model_id: Option<String>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+}
+
+impl ModelRef {
+    fn name(self) -> Option<String> {
+        self.model_id.map(|model| model_name(self.provider_id.as_deref(), &model))
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -191,7 +201,8 @@ impl Reader for Importer {
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
         let Some(under) = self.back_to.take() else { return };
-        harvest.step(Key::of("leaf"), Act::Rewind(under));
+        let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));
+        harvest.step(Key::of(&format!("revert {revert:?}")), Act::Rewind(under));
         self.last = Some(under);
         if let Some(rest) = self.rest.take() {
             self.put(rest, harvest);
@@ -262,7 +273,7 @@ impl Importer {
         let cost =
             data.cost.map(|dollars| count((dollars * 1e9).round())).filter(|cost| *cost <= COST_NANO_USD_MAX);
         let is_user = data.role == "user";
-        let chosen = data.model.and_then(|model| model.model_id).filter(|_| is_user);
+        let chosen = data.model.and_then(ModelRef::name).filter(|_| is_user);
         if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
             self.model = Some(model.clone());
             self.step_back_at(&id);
@@ -282,7 +293,7 @@ impl Importer {
             is_summary: data.summary.is_some_and(|summary| summary.get() == "true"),
             message: AssistantMessage {
                 parts: Vec::new(),
-                model: data.model_id,
+                model: ModelRef { model_id: data.model_id, provider_id: data.provider_id }.name(),
                 usage,
                 cost_nano_usd: cost,
                 stop,

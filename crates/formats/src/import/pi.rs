@@ -226,6 +226,7 @@ impl Importer {
             What::Leaf(target) => {
                 let to = target.map_or(Under::Root, |target| Under::Key(Key::of(&target)));
                 harvest.alias(key, to, Path::Main);
+                harvest.step(key.part(1), Act::Rewind(to));
             }
         }
     }

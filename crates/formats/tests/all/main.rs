@@ -8,6 +8,7 @@ mod damage;
 mod detect;
 mod documents;
 mod fuzz;
+mod growth;
 mod jsonl;
 mod pi;
 mod responses;

@@ -21,18 +21,25 @@ pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
 }
 
 /// Takes a file into a log that may have some of it already.
-pub fn take_again(format: Format, mut log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
+pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
     let bytes = bytes.as_ref();
+    take_with(format, log, |harvest| {
+        let mut reader = reader(format, "-").unwrap();
+        if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
+            reader.push_document(bytes, harvest);
+        } else {
+            let mut splitter = LineSplitter::default();
+            splitter.push(bytes, |line, number| reader.push_line(line, number, harvest));
+            splitter.finish(|line, number| reader.push_line(line, number, harvest));
+        }
+        reader.finish(harvest);
+    })
+}
+
+/// Takes whatever `read` harvests into a log.
+pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut Harvest)) -> Taken {
     let mut harvest = Harvest::default();
-    let mut reader = reader(format, "-").unwrap();
-    if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
-        reader.push_document(bytes, &mut harvest);
-    } else {
-        let mut splitter = LineSplitter::default();
-        splitter.push(bytes, |line, number| reader.push_line(line, number, &mut harvest));
-        splitter.finish(|line, number| reader.push_line(line, number, &mut harvest));
-    }
-    reader.finish(&mut harvest);
+    read(&mut harvest);
     let mut grower = Grower::new(format.agent());
     for entry in log.entries() {
         let meta = &entry.meta;
