@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use super::document::{Records, has_lines, read_document, read_lines};
 use super::harvest::{Act, By, Harvest, Key, Path, Under, believable};
 use super::text::{Time, decode_base64, input_json};
-use super::{Format, Reader, Trouble, keep_record, read_json_line};
+use super::{Format, Reader, keep_record, read_json_line};
 
 /// Most bytes of messages that are held at a time. Past it the older half goes in, and what replaces one of those later
 /// is a branch.
@@ -236,11 +236,12 @@ impl Importer {
         let Some(messages) = data.messages else { return };
         // All messages at once. What went before stays as a branch, unless it is in front of the new ones too.
         self.go_back(Under::Root, harvest);
+        let number = harvest.line;
         for raw in messages {
-            match serde_json::from_str::<Message<'_>>(raw.get()) {
-                Ok(message) => self.take_message(message, raw.get().as_bytes(), harvest),
-                Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
-            }
+            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
+                self.take_message(serde_json::from_slice(raw)?, raw, harvest);
+                Ok(())
+            });
         }
     }
 

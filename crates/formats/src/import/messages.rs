@@ -174,11 +174,11 @@ impl Importer {
         }
         let mut lines = Lines::new(bytes);
         for raw in conversation.messages {
-            harvest.line = lines.of(raw.get());
-            match serde_json::from_str::<Message<'_>>(raw.get()) {
-                Ok(message) => self.take(message, raw.get().as_bytes(), harvest),
-                Err(error) => harvest.report(Trouble::BadLine { why: error.to_string() }),
-            }
+            let number = lines.of(raw.get());
+            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
+                self.take(serde_json::from_slice(raw)?, raw, harvest);
+                Ok(())
+            });
         }
     }
 
