@@ -154,6 +154,10 @@ impl Importer {
         }
         let history = session.transcript_history.unwrap_or_default();
         self.take_history(&history, replaced, &mut lines, harvest);
+        if self.last.is_none() {
+            // A state of nothing: there is no conversation yet, or none that could be read.
+            return;
+        }
         let node = session.current_node_context;
         let state = serde_json::json!({
             "isActive": session.is_active.unwrap_or(false),

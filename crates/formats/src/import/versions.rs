@@ -177,6 +177,32 @@ fn says(body: &Body) -> Says {
         _ => {}
     }
     let mut hash = [0; 8];
-    hash.copy_from_slice(&BlobHash::of(&codec::encode(&said)).as_bytes()[..8]);
+    hash.copy_from_slice(&BlobHash::of(&without_layout(codec::encode(&said))).as_bytes()[..8]);
     Says::from_le_bytes(hash)
+}
+
+/// JSON without the blanks between its values: a store may keep a tool's input without those its source had.
+fn without_layout(mut json: Vec<u8>) -> Vec<u8> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    json.retain(|byte| {
+        let kept = in_string || !byte.is_ascii_whitespace();
+        match byte {
+            b'"' if !is_escaped => in_string = !in_string,
+            _ => {}
+        }
+        is_escaped = in_string && *byte == b'\\' && !is_escaped;
+        kept
+    });
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_goes_and_what_is_in_strings_stays() {
+        let json = br#"{ "a b" : [ 1 , "x \" y" ], "c\\" : " " }"#.to_vec();
+        assert_eq!(without_layout(json), br#"{"a b":[1,"x \" y"],"c\\":" "}"#);
+    }
 }
