@@ -185,6 +185,7 @@ pub struct Importer {
     last: Option<Under>,
     asked: Option<(Option<String>, Trigger)>,
     model: Option<String>,
+    title: Option<String>,
     revert: Option<Revert>,
     /// Where the path ends, if the user went back, and what is left of the message they went back into.
     back_to: Option<Under>,
@@ -200,6 +201,10 @@ impl Reader for Importer {
 
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
+        if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
+            // An entry, and not the session's first title: so another one is taken up later. Alone it is no conversation.
+            harvest.note(Key::of(&format!("title {title}")), SessionNamed { title });
+        }
         let Some(under) = self.back_to.take() else { return };
         let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));
         harvest.step(Key::of(&format!("revert {revert:?}")), Act::Rewind(under));
@@ -252,11 +257,7 @@ impl Importer {
         let session = harvest.open(Format::OpenCode, &row.id, at);
         session.cwd = row.directory;
         session.parent = row.parent_id.as_deref().map(|id| lineage(Format::OpenCode, id));
-        self.revert = row.revert;
-        if let Some(title) = row.title.filter(|title| !title.trim().is_empty()) {
-            // An entry, and not the session's first title: so another one is taken up later.
-            harvest.note(Key::of(&format!("title {title}")), SessionNamed { title });
-        }
+        (self.revert, self.title) = (row.revert, row.title.filter(|title| !title.trim().is_empty()));
     }
 
     fn open_message(&mut self, id: String, data: MessageData<'_>, harvest: &mut Harvest) {

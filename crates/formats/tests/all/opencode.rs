@@ -329,6 +329,11 @@ fn data_that_cannot_be_read_is_reported_and_no_message_is_made_of_it() {
 }
 
 #[test]
+fn a_title_alone_is_no_session() {
+    assert_eq!(take(Format::OpenCode, lines(&[session(json!({}))])).added, 0);
+}
+
+#[test]
 fn half_a_surrogate_pair_in_a_row_is_mended() {
     let rows = rows(&[]).replace("look", "look \\ud83d");
     let taken = take(Format::OpenCode, rows);

@@ -207,3 +207,34 @@ pub fn bar(files: &[PathBuf], output: Output) -> ProgressBar {
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_searched_is_told_and_the_others_are_searched() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.jsonl"), "{}").unwrap();
+        let mut found = Found::default();
+        search(&dir.path().join("gone"), 1, &mut found);
+        search(dir.path(), 0, &mut found);
+        assert_eq!((found.files.len(), found.unread.len()), (1, 1));
+        assert_eq!(found.unread[0].1.code, "file.not_found");
+    }
+
+    #[test]
+    fn a_first_line_longer_than_what_is_looked_at_is_still_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let line = format!("{{\"role\":\"user\",\"content\":\"{}\"}}\n", "x".repeat(2 * PEEK_BYTES));
+        std::fs::write(&path, format!("\n{line}{line}")).unwrap();
+        let mut source = Source::open(&path, ProgressBar::hidden()).unwrap();
+        assert!(!source.is_document(Format::Messages).unwrap());
+        let mut lengths = Vec::new();
+        while let Some((line, number)) = source.next_line(LINE_BYTES_MAX).unwrap() {
+            lengths.push((number, line.len()));
+        }
+        assert_eq!(lengths, [(1, 1), (2, line.len()), (3, line.len())], "and nothing of it is lost");
+    }
+}
