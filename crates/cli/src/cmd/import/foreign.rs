@@ -203,7 +203,7 @@ fn end(source: &Source, reader: &mut dyn Reader, mut sending: Sending<'_>, read:
     }
     reader.finish(&mut sending.harvest);
     if source.is_torn() {
-        sending.harvest.line = source.line_number();
+        sending.harvest.line = source.line_number().max(1);
         sending.harvest.report(Fault::Torn);
     }
     // Whoever took the batches has seen enough, if not this one.
