@@ -305,7 +305,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
 /// pi names a provider beside the model.
 fn provider_of(model: &str) -> (&str, &str) {
     if let Some((provider, name)) = model.split_once('/') {
-        return (provider, name);
+        return (if provider == "gemini" { "google" } else { provider }, name);
     }
     let provider = match model {
         model if model.starts_with("claude") => "anthropic",

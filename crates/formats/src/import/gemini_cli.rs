@@ -18,7 +18,7 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{Act, By, Harvest, Key, Under, believable, identity};
+use super::harvest::{Act, By, Harvest, Key, Under, believable, identity, model_name};
 use super::text::{Time, decode_base64, input_json};
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
 
@@ -402,7 +402,8 @@ fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
         })
     });
     let stop = if called { Stop::ToolUse } else { Stop::Stop };
-    let answer = AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop };
+    let model = message.model.map(|model| model_name(Some("gemini"), &model));
+    let answer = AssistantMessage { parts, model, usage, cost_nano_usd: None, stop };
     let mut bodies: Vec<Body> = vec![answer.into()];
     bodies.extend(calls.into_iter().filter_map(|call| result(call, harvest)).map(Body::from));
     bodies

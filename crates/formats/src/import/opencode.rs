@@ -23,7 +23,7 @@ use sapwood_core::entry::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{By, Harvest, Key, Path, Under, believable, identity, lineage};
+use super::harvest::{By, Harvest, Key, Path, Under, believable, identity, lineage, model_name};
 use super::text::{Time, decode_data_url, input_json, keep_json};
 use super::{Format, Reader, Trouble, read_json_line};
 use crate::message::COST_NANO_USD_MAX;
@@ -46,6 +46,8 @@ struct Row<'a> {
 struct MessageData<'a> {
     #[serde(borrow)]
     role: Cow<'a, str>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
     #[serde(rename = "modelID")]
     model_id: Option<String>,
     tokens: Option<Tokens>,
@@ -63,6 +65,8 @@ struct MessageData<'a> {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ModelRef {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
     #[serde(rename = "modelID")]
     model_id: Option<String>,
 }
@@ -199,10 +203,12 @@ impl Importer {
         let cost =
             data.cost.map(|dollars| count((dollars * 1e9).round())).filter(|cost| *cost <= COST_NANO_USD_MAX);
         let is_user = data.role == "user";
-        let chosen = data.model.and_then(|model| model.model_id).filter(|_| is_user);
-        if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
-            self.model = Some(model.clone());
-            self.add(model.clone().as_bytes(), ModelChanged { model }.into(), harvest);
+        let ModelRef { provider_id, model_id } = data.model.filter(|_| is_user).unwrap_or_default();
+        if let Some(bare) = model_id.filter(|model| self.model.as_ref() != Some(model)) {
+            let model = model_name(provider_id.as_deref(), &bare);
+            // Known by its bare name, as it was before names had their provider.
+            self.add(bare.as_bytes(), ModelChanged { model }.into(), harvest);
+            self.model = Some(bare);
         }
         let stop = match data.finish.as_deref() {
             _ if data.error.is_some_and(|error| error.get().contains("AbortedError")) => Stop::Aborted,
@@ -218,7 +224,7 @@ impl Importer {
             is_summary: data.summary.is_some_and(|summary| summary.get() == "true"),
             message: AssistantMessage {
                 parts: Vec::new(),
-                model: data.model_id,
+                model: data.model_id.map(|model| model_name(data.provider_id.as_deref(), &model)),
                 usage,
                 cost_nano_usd: cost,
                 stop,

@@ -79,7 +79,8 @@ fn models_and_the_files_of_a_summary_come_back_as_they_were() {
 
 #[test]
 fn an_address_in_angle_brackets_is_a_link_to_mail_and_nothing_else_is() {
-    let text = "<me@x.org> [a](mailto:you@x.org) [b](javascript:alert(1)) <javascript:alert(2)> [c](me@x.org)";
+    let text =
+        "<me@x.org> [a](mailto:you@x.org) [b](javascript:alert(1)) <javascript:alert(2)> [c](me@x.org)";
     let log = log_of(vec![user(text)]);
     let page = html::page(&summary(), &log.path(None).entries, &Default::default());
     assert!(page.contains("href=\"mailto:me@x.org\">me@x.org</a>"), "{page}");
