@@ -638,3 +638,21 @@ fn html_holds_nothing_that_a_browser_would_run_or_load() {
     assert!(lower.contains("content-security-policy"));
     assert!(page.contains("&lt;script&gt;alert(1)"));
 }
+
+#[test]
+fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
+    let world = World::new("sqlite");
+    for (file, model) in [
+        ("codex-old-compaction.jsonl", "openai/gpt-test-codex"),
+        ("pi-v2.jsonl", "anthropic/claude-haiku-test"),
+        ("claude-code-helper.jsonl", "anthropic/claude-opus-test"),
+        ("gemini-cli.jsonl", "gemini/gemini-test-pro"),
+    ] {
+        let session = import(&world, &fixture(file))["session"].as_str().unwrap().to_owned();
+        let before = world.json(&["context", &session]);
+        assert_eq!(before["model"], model, "{file}");
+        let said = world.json(&["send", &session, "Go on.", "--model", "demo"]);
+        assert_eq!(said["outcome"], "completed", "{file}: {said}");
+        assert_eq!(world.json(&["context", &session])["model"], "demo", "{file}");
+    }
+}

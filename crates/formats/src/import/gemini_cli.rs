@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, has_lines, read_document, read_lines};
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, model_name};
 use super::text::{Time, decode_base64, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
@@ -438,7 +438,8 @@ fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
         })
     });
     let stop = if called { Stop::ToolUse } else { Stop::Stop };
-    let answer = AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop };
+    let model = message.model.map(|model| model_name(Some("gemini"), &model));
+    let answer = AssistantMessage { parts, model, usage, cost_nano_usd: None, stop };
     let mut bodies: Vec<Body> = vec![answer.into()];
     bodies.extend(calls.into_iter().filter_map(|call| result(call, harvest)).map(Body::from));
     bodies

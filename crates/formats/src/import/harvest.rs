@@ -341,7 +341,9 @@ pub fn believable(usage: Usage) -> Option<Usage> {
 }
 
 /// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.
+/// Others call Google what is `gemini` here.
 pub fn model_name(provider: Option<&str>, model: &str) -> String {
+    let provider = provider.map(|provider| if provider == "google" { "gemini" } else { provider });
     match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {
         Some(provider) if !model.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/')) => {
             format!("{provider}/{model}")

@@ -15,6 +15,7 @@ use super::document::{Records, read_document};
 use super::harvest::{By, Harvest, Key, Under};
 use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
+use crate::export::LEFT_OUT;
 
 /// What the state of a role is kept as, beside the tree.
 pub const STATE_TYPE: &str = "role-files:state";
@@ -194,6 +195,8 @@ impl Importer {
     fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut Harvest) {
         let message = serde_json::from_str::<Message<'_>>(replacement);
         let summary = message.ok().and_then(|message| message.content.or(message.text));
+        // What an export of ours puts in the place of no summary is none.
+        let summary = summary.filter(|summary| summary != LEFT_OUT);
         let compaction = Compaction {
             summary,
             trigger: if trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },

@@ -7,6 +7,7 @@ mod codex;
 mod damage;
 mod detect;
 mod documents;
+mod exports;
 mod fuzz;
 mod growth;
 mod jsonl;
