@@ -35,7 +35,7 @@ fn read_own(bytes: &[u8]) -> Vec<Draft> {
 fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
     let Some(mut reader) = reader(format, "-") else { return 0 };
     let mut harvest = Harvest::default();
-    if format.is_document(bytes.trim_ascii_start().first().copied().unwrap_or_default()) {
+    if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
         reader.push_document(bytes, &mut harvest);
     } else {
         split(bytes, |line, number| reader.push_line(line, number, &mut harvest));
@@ -45,6 +45,7 @@ fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
     for entry in log.entries() {
         let meta = &entry.meta;
         grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+        grower.know_body(&entry.body);
     }
     if log.entries().next().is_some() {
         grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));

@@ -236,7 +236,9 @@ fn turn_hint_for(code: &str) -> &'static str {
             "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use demo, which needs none"
         }
         "model.key_refused" => "check the key",
-        "model.unknown" => "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo",
+        "model.unknown" => {
+            "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo; --model of send and chat names another one"
+        }
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
         "flow.not_found" => "sapwood flow ls shows the runs",

@@ -3,6 +3,7 @@
 //! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
 //! the store has of the session, and writes what is new.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
@@ -12,7 +13,7 @@ use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Draft, MemberChanged};
 use sapwood_core::port::store::{Append, Appended, AuditAction, AuditNote, Created, Expect, NewSession};
-use sapwood_core::{BlobHash, Body, Principal, Scope, Seq, SessionId, StoreError};
+use sapwood_core::{BlobHash, Body, Principal, Scope, Seq, SessionId, StoreError, TimestampMs};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
@@ -166,6 +167,7 @@ pub enum Mode {
 pub struct Intake {
     engine: Engine,
     scope: Scope,
+    format: Format,
     mode: Mode,
     grower: Grower,
     target: Target,
@@ -175,8 +177,15 @@ pub struct Intake {
 enum Target {
     /// Its name is not known yet.
     Unknown,
+    /// It was compared, and nothing is new so far: a session that nothing comes of is not begun.
+    Ready {
+        new: Box<NewSession>,
+        is_known: bool,
+    },
     Import(Box<Import>),
-    Counted,
+    Counted {
+        is_known: bool,
+    },
     /// The store has something else under this name.
     Refused,
 }
@@ -196,6 +205,7 @@ impl Engine {
         Intake {
             engine: self.clone(),
             scope: scope.clone(),
+            format,
             mode,
             grower: Grower::new(format.agent()),
             target: Target::Unknown,
@@ -208,7 +218,11 @@ impl Intake {
     /// Takes what was harvested so far. Until the session's name is known, it stays where it is.
     pub async fn take(&mut self, harvest: &mut Harvest) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
-            let Some(session) = harvest.session.clone() else { return Ok(()) };
+            let Some(mut session) = harvest.session.clone() else { return Ok(()) };
+            if session.at == TimestampMs::default() {
+                // Neither the source nor its file says when it was: it is dated by when it came.
+                session.at = self.engine.clock.now();
+            }
             self.target = self.open(session, harvest).await?;
         }
         for step in harvest.steps.drain(..) {
@@ -224,14 +238,16 @@ impl Intake {
         let (added, skipped) = (self.grower.added, self.grower.skipped);
         Ok(match self.target {
             Target::Import(import) => Taken { added: import.finish().await?, skipped, is_in: true },
-            Target::Counted => Taken { added, skipped, is_in: true },
+            Target::Ready { is_known, .. } => Taken { added: 0, skipped, is_in: is_known },
+            Target::Counted { is_known } => Taken { added, skipped, is_in: is_known || added > 0 },
             Target::Refused | Target::Unknown => Taken { added: 0, skipped: 0, is_in: false },
         })
     }
 
     async fn open(&mut self, new: NewSession, harvest: &mut Harvest) -> Result<Target> {
-        match self.engine.store.summary(&self.scope, &new.id).await {
-            Err(StoreError::NoSession { .. }) => {}
+        self.grower.begin_at(new.at);
+        let is_known = match self.engine.store.summary(&self.scope, &new.id).await {
+            Err(StoreError::NoSession { .. }) => false,
             Err(error) => return Err(error.into()),
             Ok(summary) if summary.origin != new.origin && summary.head.seq > Seq::ZERO => {
                 harvest.problems.push(Problem { line: harvest.line, what: Trouble::Differs });
@@ -240,13 +256,13 @@ impl Intake {
             Ok(summary) => {
                 self.learn(&new.id).await?;
                 self.grower.know_leaf(summary.head.leaf.map(|leaf| leaf.0));
+                true
             }
-        }
-        if self.mode == Mode::DryRun {
-            return Ok(Target::Counted);
-        }
-        let (import, _) = self.engine.begin_import(&self.scope, new).await?;
-        Ok(Target::Import(Box::new(import)))
+        };
+        Ok(match self.mode {
+            Mode::DryRun => Target::Counted { is_known },
+            Mode::Write => Target::Ready { new: Box::new(new), is_known },
+        })
     }
 
     /// What the store has of the session.
@@ -259,16 +275,29 @@ impl Intake {
             for record in &records {
                 let meta = &record.meta;
                 self.grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+                // What cannot be read is compared with nothing.
+                if self.format.rewrites()
+                    && let Ok(body) = record.decode()
+                {
+                    self.grower.know_body(&body);
+                }
             }
         }
     }
 
     async fn write(&mut self, blobs: Vec<Vec<u8>>) -> Result<()> {
+        if let Target::Ready { new, .. } = &self.target
+            && !self.drafts.is_empty()
+        {
+            let (import, _) = self.engine.begin_import(&self.scope, (**new).clone()).await?;
+            self.target = Target::Import(Box::new(import));
+        }
         let Target::Import(import) = &mut self.target else {
             self.drafts.clear();
             return Ok(());
         };
-        let wanted: Vec<BlobHash> = self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
+        // What a step names comes with it, so what no draft names is of steps that the store has already.
+        let wanted: HashSet<BlobHash> = self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
         // Before the entries that name them.
         for bytes in blobs {
             if wanted.contains(&BlobHash::of(&bytes)) {

@@ -1,58 +1,103 @@
 //! opencode's database, read only, for the importer in `sapwood-formats`: its rows as lines of JSON. It stands here because
-//! this is the only crate that speaks SQL.
+//! this is the only crate that speaks SQL. It is somebody else's file and not a store: what is wrong with it is a
+//! [`Fault`], and a row that cannot be read says so in its line and leaves the others alone.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, params};
-use sapwood_core::StoreError;
-use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row, params};
+use sapwood_core::port::store::BODY_BYTES_MAX;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// How many messages one page holds.
+/// How many messages one page holds, and how many bytes, unless a single message has more.
 const PAGE_MESSAGES: u32 = 200;
+const PAGE_BYTES: usize = 4 << 20;
+/// Most bytes of one message's parts that are read.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 pub struct Database {
     connection: Connection,
-    path: PathBuf,
+    /// Whether its sessions say what was taken back: older ones have no column for it.
+    has_revert: bool,
 }
+
+/// What is wrong with the database.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("opencode's database cannot be read: {what}")]
+pub struct Fault {
+    what: String,
+}
+
+impl Fault {
+    /// Stable, for programs.
+    pub fn code(&self) -> &'static str {
+        "import.unreadable"
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self { what: error.to_string() }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Fault>;
 
 /// Where a page ended: time and id of its last message.
 pub type Cursor = (i64, String);
 
+/// The sessions of a database, oldest first, and why these are not all, if they are not.
+pub struct Sessions {
+    pub ids: Vec<String>,
+    pub fault: Option<Fault>,
+}
+
 impl Database {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(|error| failed(path, &error))?;
-        Ok(Self { connection, path: path.to_owned() })
+        let connection = Connection::open_with_flags(path, flags)?;
+        let has_revert = connection
+            .prepare("SELECT 1 FROM pragma_table_info('session') WHERE name = 'revert'")?
+            .exists([])?;
+        Ok(Self { connection, has_revert })
     }
 
-    /// The ids of all sessions, oldest first.
-    pub fn sessions(&self) -> Result<Vec<String>> {
-        let read = || -> rusqlite::Result<Vec<String>> {
-            let mut select = self.connection.prepare("SELECT id FROM session ORDER BY time_created, id")?;
-            select.query_map([], |row| row.get(0))?.collect()
-        };
-        read().map_err(|error| failed(&self.path, &error))
+    pub fn sessions(&self) -> Result<Sessions> {
+        let mut select = self.connection.prepare("SELECT id FROM session ORDER BY time_created, id")?;
+        let mut rows = select.query([])?;
+        let mut sessions = Sessions { ids: Vec::new(), fault: None };
+        loop {
+            let read = match rows.next() {
+                Ok(None) => return Ok(sessions),
+                Ok(Some(row)) => row.get(0),
+                // The rest of the table is out of reach.
+                Err(error) => {
+                    sessions.fault = Some(error.into());
+                    return Ok(sessions);
+                }
+            };
+            match read {
+                Ok(id) => sessions.ids.push(id),
+                Err(error) => sessions.fault = Some(error.into()),
+            }
+        }
     }
 
     /// The line of a session itself.
     pub fn session_line(&self, session: &str) -> Result<Vec<u8>> {
-        let read = self.connection.query_row(
-            "SELECT parent_id, title, directory, time_created FROM session WHERE id = ?1",
-            [session],
-            |row| {
-                let parent: Option<String> = row.get(0)?;
-                let title: Option<String> = row.get(1)?;
-                let directory: Option<String> = row.get(2)?;
-                let at: Option<i64> = row.get(3)?;
-                Ok(json!({
-                    "table": "session", "id": session, "parent_id": parent, "title": title,
-                    "directory": directory, "time_created": at,
-                }))
-            },
-        );
-        read.map(|line| line.to_string().into_bytes()).map_err(|error| failed(&self.path, &error))
+        let revert = if self.has_revert { "revert" } else { "NULL" };
+        let select =
+            format!("SELECT parent_id, title, directory, time_created, {revert} FROM session WHERE id = ?1");
+        let line = self.connection.query_row(&select, [session], |row| {
+            let revert = text_at(row, 4).and_then(|text| serde_json::from_str(&text).ok());
+            Ok(json!({
+                "table": "session", "id": session, "parent_id": text_at(row, 0), "title": text_at(row, 1),
+                "directory": text_at(row, 2), "time_created": row.get::<_, Option<i64>>(3).ok().flatten(),
+                "revert": revert.filter(|revert: &serde_json::Value| revert["messageID"].is_string()),
+            }))
+        })?;
+        Ok(line.to_string().into_bytes())
     }
 
     /// The next messages of a session with their parts, as lines, and where to go on.
@@ -61,58 +106,70 @@ impl Database {
         session: &str,
         after: Option<Cursor>,
     ) -> Result<(Vec<Vec<u8>>, Option<Cursor>)> {
-        self.read_lines(session, after).map_err(|error| failed(&self.path, &error))
-    }
-
-    fn read_lines(
-        &self,
-        session: &str,
-        after: Option<Cursor>,
-    ) -> rusqlite::Result<(Vec<Vec<u8>>, Option<Cursor>)> {
         let (at, id) = after.unwrap_or((i64::MIN, String::new()));
         let mut messages = self.connection.prepare_cached(
-            "SELECT id, time_created, data, length(data) FROM message
+            "SELECT id, data, time_created FROM message
              WHERE session_id = ?1 AND (time_created, id) > (?2, ?3) ORDER BY time_created, id LIMIT ?4",
         )?;
-        let mut parts = self
-            .connection
-            .prepare_cached("SELECT id, data, length(data) FROM part WHERE message_id = ?1 ORDER BY id")?;
-        let (mut lines, mut last) = (Vec::new(), None);
+        let (mut lines, mut last, mut page_bytes) = (Vec::new(), None, 0);
         let mut rows = messages.query(params![session, at, id, PAGE_MESSAGES])?;
         while let Some(row) = rows.next()? {
-            let (id, at): (String, i64) = (row.get(0)?, row.get(1)?);
-            lines.push(line("message", &id, Some(at), row.get(3)?, || row.get(2))?);
-            let mut of_message = parts.query([&id])?;
-            while let Some(row) = of_message.next()? {
-                let part: String = row.get(0)?;
-                lines.push(line("part", &part, None, row.get(2)?, || row.get(1))?);
-            }
+            let (id, at): (String, i64) = (row.get(0)?, row.get(2)?);
+            lines.push(line("message", row, &id, Some(at))?);
+            page_bytes += lines.last().map_or(0, Vec::len) + self.read_parts(&id, &mut lines)?;
             last = Some((at, id));
+            if page_bytes >= PAGE_BYTES {
+                break;
+            }
         }
         Ok((lines, last))
     }
-}
 
-fn line(
-    table: &str,
-    id: &str,
-    at: Option<i64>,
-    length: Option<i64>,
-    data: impl FnOnce() -> rusqlite::Result<String>,
-) -> rusqlite::Result<Vec<u8>> {
-    if length.unwrap_or(0) > BODY_BYTES_MAX as i64 {
-        // The importer says that it does not know this table, by its name.
-        return Ok(json!({ "table": format!("{table}: {id} is too long"), "id": id })
-            .to_string()
-            .into_bytes());
+    /// Puts the lines of a message's parts behind `lines`. How many bytes these are.
+    fn read_parts(&self, message: &str, lines: &mut Vec<Vec<u8>>) -> Result<usize> {
+        let mut parts =
+            self.connection.prepare_cached("SELECT id, data FROM part WHERE message_id = ?1 ORDER BY id")?;
+        let mut rows = parts.query([message])?;
+        let mut bytes = 0;
+        while let Some(row) = rows.next()? {
+            let id: String = row.get(0)?;
+            lines.push(match bytes < MESSAGE_BYTES_MAX {
+                true => line("part", row, &id, None)?,
+                false => faulty_line("part", &id, None, "its message is too long"),
+            });
+            bytes += lines.last().map_or(0, Vec::len);
+        }
+        Ok(bytes)
     }
-    let data = data()?;
-    let data =
-        serde_json::from_str::<&RawValue>(&data).map_or("null", RawValue::get).replace(['\n', '\r'], " ");
-    let head = json!({ "table": table, "id": id, "time_created": at }).to_string();
-    Ok(format!("{},\"data\":{data}}}\n", head.trim_end_matches('}')).into_bytes())
 }
 
-fn failed(path: &Path, error: &rusqlite::Error) -> StoreError {
-    StoreError::Backend { place: path.display().to_string(), what: error.to_string() }
+fn text_at(row: &Row<'_>, column: usize) -> Option<String> {
+    row.get_ref(column).ok()?.as_str().ok().map(str::to_owned)
+}
+
+/// A row as a line. One whose data is no JSON says so instead; bytes that are not UTF-8 are the importer's to mend.
+fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Result<Vec<u8>> {
+    let data = match row.get_ref(1)? {
+        ValueRef::Text(data) if data.len() > BODY_BYTES_MAX => Err("its data is too long".to_owned()),
+        ValueRef::Text(data) => serde_json::from_str::<&RawValue>(&String::from_utf8_lossy(data))
+            .map(|_| data)
+            .map_err(|error| format!("its data is not JSON: {error}")),
+        ValueRef::Null => Err("it has no data".to_owned()),
+        other => Err(format!("its data is {} and not text", other.data_type())),
+    };
+    let data = match data {
+        Ok(data) => data,
+        Err(why) => return Ok(faulty_line(table, id, at, &why)),
+    };
+    let head = json!({ "table": table, "id": id, "time_created": at }).to_string();
+    let mut line = head.trim_end_matches('}').as_bytes().to_vec();
+    line.extend_from_slice(b",\"data\":");
+    // Between its values only: inside of strings there are none.
+    line.extend(data.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
+    line.extend_from_slice(b"}\n");
+    Ok(line)
+}
+
+fn faulty_line(table: &str, id: &str, at: Option<i64>, why: &str) -> Vec<u8> {
+    json!({ "table": table, "id": id, "time_created": at, "fault": why }).to_string().into_bytes()
 }

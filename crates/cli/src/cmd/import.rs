@@ -3,6 +3,7 @@
 
 mod discover;
 mod foreign;
+mod frames;
 mod intake;
 mod source;
 
@@ -93,11 +94,14 @@ struct Trouble {
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
     let paths = if args.paths.is_empty() { usual_places()? } else { args.paths };
-    let files = source::expand(&paths)?;
-    let bar = source::bar(&files, app.format());
+    let found = source::expand(&paths);
+    let bar = source::bar(&found.files, app.format());
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let mut taken = 0;
-    for path in files {
+    for (directory, failure) in found.unread {
+        bar.suspend(|| print(app, &unopened(&directory, failure, mode)))?;
+    }
+    for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
             Ok(source) => take_file(app, source, args.from.format(), mode, &bar).await?,
             Err(failure) => {

@@ -8,6 +8,7 @@ use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnR
 use sapwood::{Part, SessionId};
 use serde_json::json;
 
+use crate::chat::opening;
 use crate::chat::outcome::{as_json, check, how_to_answer};
 use crate::chat::quiet::{self, Show};
 use crate::chat::screen::{Look, Screen};
@@ -22,6 +23,9 @@ pub struct SendArgs {
     session: String,
     #[arg(allow_hyphen_values = true)]
     text: String,
+    /// The model that answers from now on: PROVIDER/NAME, or demo
+    #[arg(long, value_name = "MODEL", conflicts_with = "queue")]
+    model: Option<String>,
     /// If a turn is running, wait in line behind it instead of failing
     #[arg(long)]
     queue: bool,
@@ -30,6 +34,11 @@ pub struct SendArgs {
 pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
     app.open_world()?;
     let session = app.session(&args.session).await?;
+    // While a turn is open nothing is changed for the next one: the turn keeps its model, and sending is refused.
+    let is_free = app.engine.summary(&app.scope, &session).await?.open_turn.is_none();
+    if let Some(model) = args.model.as_ref().filter(|_| is_free) {
+        opening::change_model(app, &session, model).await?;
+    }
     let turn = Turn::watch(app, &session).await?;
     let if_running = if args.queue { IfRunning::Queue } else { IfRunning::Refuse };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };

@@ -133,3 +133,43 @@ fn a_line_of_hundreds_of_megabytes_takes_the_room_of_the_longest_line_that_is_al
     assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
     assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "it took {peak_kb} KB");
 }
+
+fn message_line(format: &str, number: usize, text: &str) -> Value {
+    match format {
+        "gemini-cli" => {
+            json!({ "id": format!("m{number}"), "timestamp": "2026-01-02T03:04:05.000Z", "type": "user", "content": text })
+        }
+        _ => json!({ "role": "user", "content": text }),
+    }
+}
+
+#[test]
+fn messages_and_gemini_recordings_of_any_size_take_the_same_room() {
+    const BYTES: [usize; 2] = [48 << 20, 270 << 20];
+    /// Beyond what the smaller one takes: the index, the store's pages, and noise.
+    const MORE_KB_MAX: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("session-x.jsonl");
+    for format in ["gemini-cli", "messages"] {
+        let mut peaks = Vec::new();
+        for bytes_min in BYTES {
+            let mut out = BufWriter::new(File::create(&path).unwrap());
+            if format == "gemini-cli" {
+                writeln!(out, "{}", json!({ "sessionId": "flat-3", "projectHash": "x", "startTime": "2026-01-02T03:04:05.000Z" })).unwrap();
+            }
+            let (mut bytes, mut lines) = (0, 0);
+            while bytes < bytes_min {
+                let text = format!("number {lines} of them ").repeat(4 * LINE_TEXT_BYTES / 24);
+                let text = format!("{}\n", message_line(format, lines, &text));
+                out.write_all(text.as_bytes()).unwrap();
+                (bytes, lines) = (bytes + text.len(), lines + 1);
+            }
+            drop(out);
+            let (added, codes, peak_kb) = import(&path, &["--dry-run"]);
+            assert_eq!((added, codes), (lines as u64, Vec::new()), "{format}");
+            peaks.push(peak_kb);
+        }
+        let more_kb = peaks[1].saturating_sub(peaks[0]);
+        assert!(peaks[0] > 0 && more_kb < MORE_KB_MAX, "{format}: {more_kb} KB more: {peaks:?}");
+    }
+}

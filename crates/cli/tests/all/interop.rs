@@ -1,5 +1,6 @@
 //! Sessions of other programs, in and out, through the binary.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,6 +70,12 @@ const CASES: &[(&str, &str, &[&str], &str)] = &[
         "gemini-cli",
         &["What is in this folder?", "", "notes.md", "One file: notes.md.", "Read it", "It says hello."],
         "Removed",
+    ),
+    (
+        "gemini-cli-document.json",
+        "gemini-cli",
+        &["What is in this folder?", "", "notes.md", "One file: notes.md."],
+        "notes",
     ),
     (
         "role-transcript.json",
@@ -183,46 +190,301 @@ fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     assert_eq!(report["problems"][0]["code"], "import.missing_base", "{report}");
 }
 
+/// Runs SQL on a database.
+fn sql(db: &Path, text: &str) {
+    let script = db.with_extension("sql");
+    std::fs::write(&script, text).unwrap();
+    let made = Command::new("sqlite3").arg(db).arg(format!(".read {}", script.display())).output();
+    let made = made.expect("cargo xtask test installs sqlite3");
+    assert!(made.status.success() && made.stderr.is_empty(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+fn quoted(value: &Value) -> String {
+    format!("'{}'", value.to_string().replace('\'', "''"))
+}
+
+/// The SQL of an opencode database with these rows, which are those of one session.
+fn opencode_sql(session: &str, rows: &[Value]) -> String {
+    let mut sql = String::from(
+        "CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, parent_id TEXT, title TEXT, directory TEXT, revert TEXT, time_created INTEGER);
+         CREATE TABLE IF NOT EXISTS message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, data TEXT);
+         CREATE TABLE IF NOT EXISTS part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, data TEXT);\n",
+    );
+    let mut message = String::new();
+    for row in rows {
+        let (id, data) = (row["id"].as_str().unwrap(), quoted(&row["data"]));
+        let values = match row["table"].as_str().unwrap() {
+            "session" => {
+                let revert = row.get("revert").map_or("NULL".to_owned(), quoted);
+                format!(
+                    "session VALUES ('{id}', NULL, 'Count words', '/home/ada/book', {revert}, {})",
+                    row["time_created"]
+                )
+            }
+            "message" => {
+                message = id.to_owned();
+                format!("message VALUES ('{id}', '{session}', {}, {data})", row["time_created"])
+            }
+            _ => format!("part VALUES ('{id}', '{message}', '{session}', 0, {data})"),
+        };
+        sql.push_str(&format!("INSERT INTO {values};\n"));
+    }
+    sql
+}
+
+/// A session of opencode with a question and an answer.
+fn opencode_rows(session: &str) -> Vec<Value> {
+    let message = |name: &str, at: u64, role: &str| json!({ "table": "message", "id": format!("msg_{session}_{name}"), "time_created": at, "data": { "role": role } });
+    let part = |name: &str, text: &str| json!({ "table": "part", "id": format!("prt_{session}_{name}"), "data": { "type": "text", "text": text } });
+    vec![
+        json!({ "table": "session", "id": session, "time_created": 1_767_355_200_000_u64 }),
+        message("1", 1_767_355_201_000, "user"),
+        part("1", "question"),
+        message("2", 1_767_355_202_000, "assistant"),
+        part("2", "answer"),
+    ]
+}
+
 #[test]
 fn an_opencode_database_gives_its_sessions() {
     let world = World::new("sqlite");
     let db = world.path("opencode.db");
-    let rows = std::fs::read_to_string(fixture("opencode-rows.jsonl")).unwrap();
-    let mut sql = String::from(
-        "CREATE TABLE session (id TEXT PRIMARY KEY, parent_id TEXT, title TEXT, directory TEXT, time_created INTEGER);
-         CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, data TEXT);
-         CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, data TEXT);\n",
-    );
-    let quoted = |value: &Value| format!("'{}'", value.to_string().replace('\'', "''"));
-    let mut message = String::new();
-    for row in parse_lines(&rows) {
-        let id = row["id"].as_str().unwrap();
-        match row["table"].as_str().unwrap() {
-            "session" => sql.push_str(&format!(
-                "INSERT INTO session VALUES ('{id}', NULL, 'Count words', '/home/ada/book', {});\n",
-                row["time_created"]
-            )),
-            "message" => {
-                message = id.to_owned();
-                sql.push_str(&format!(
-                    "INSERT INTO message VALUES ('{id}', 'ses_7', {}, {});\n",
-                    row["time_created"],
-                    quoted(&row["data"])
-                ));
-            }
-            _ => sql.push_str(&format!(
-                "INSERT INTO part VALUES ('{id}', '{message}', 'ses_7', 0, {});\n",
-                quoted(&row["data"])
-            )),
-        }
-    }
-    let made = Command::new("sqlite3").arg(&db).arg(sql).output().expect("cargo xtask test installs sqlite3");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let rows = parse_lines(&std::fs::read_to_string(fixture("opencode-rows.jsonl")).unwrap());
+    sql(&db, &opencode_sql("ses_7", &rows));
     let report = import(&world, &db);
     assert_eq!((&report["session"], &report["problems"]), (&json!("ses_7"), &json!([])));
     assert_eq!(world.texts("ses_7", None), ["How many words?", "", "1200 book.md", "1200 words."]);
     assert_eq!(world.json(&["usage", "ses_7"])["total"]["cost_nano_usd"], 30_000_000);
     assert_eq!(import(&world, &db)["added"], 0);
+    sql(&db, "UPDATE session SET title = 'Words, counted', revert = '{\"messageID\":\"msg_3\"}'");
+    let report = import(&world, &db);
+    assert_eq!(
+        (&report["added"], &report["problems"]),
+        (&json!(2), &json!([])),
+        "a name, and the leaf moves"
+    );
+    assert_eq!(world.texts("ses_7", None), ["How many words?", "", "1200 book.md"]);
+    assert_eq!(world.json(&["info", "ses_7"])["title"], "Words, counted");
+}
+
+#[test]
+fn an_opencode_message_behind_the_first_page_has_its_media() {
+    on_each_store(|world| {
+        let db = world.path("opencode.db");
+        let mut rows =
+            vec![json!({ "table": "session", "id": "ses_8", "time_created": 1_767_355_200_000_u64 })];
+        for number in 0..260_u64 {
+            let url = format!("data:image/png;base64,{}", base64(format!("image {number}").as_bytes()));
+            rows.push(json!({ "table": "message", "id": format!("msg_{number:03}"), "time_created": 1_767_355_200_001_u64 + number, "data": { "role": "user" } }));
+            rows.push(json!({ "table": "part", "id": format!("prt_{number:03}a"), "data": { "type": "text", "text": format!("look {number}") } }));
+            rows.push(json!({ "table": "part", "id": format!("prt_{number:03}b"), "data": { "type": "file", "mime": "image/png", "url": url } }));
+        }
+        sql(&db, &opencode_sql("ses_8", &rows));
+        let report = import(world, &db);
+        assert_eq!((&report["added"], &report["problems"]), (&json!(261), &json!([])));
+        let last = base64(b"image 259");
+        assert!(world.run(&["export", "ses_8", "--format", "messages"]).out().contains(&last));
+        assert_eq!(world.json(&["doctor"])["findings"], json!([]));
+    });
+}
+
+#[test]
+fn a_damaged_database_is_reported_and_the_rest_goes_on() {
+    let world = World::new("sqlite");
+    let places = ["a", "b", "c", "d"].map(|name| world.path(&format!("all/{name}/opencode.db")));
+    for place in &places {
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    }
+    std::fs::write(&places[0], "SQLite format 3\0and nothing that is one").unwrap();
+    sql(&places[1], "CREATE TABLE other (id TEXT)");
+    sql(&places[2], &opencode_sql("ses_c", &opencode_rows("ses_c")));
+    sql(&places[2], &opencode_sql("ses_x", &opencode_rows("ses_x")));
+    sql(
+        &places[2],
+        "UPDATE message SET data = x'fffe7b7d' WHERE id = 'msg_ses_c_2'; UPDATE part SET data = '{\"type\":\"text\",\"tex' WHERE id = 'prt_ses_x_1';",
+    );
+    sql(&places[3], &opencode_sql("ses_d", &opencode_rows("ses_d")));
+    let reports = world.lines(&["import", world.path("all").to_str().unwrap()]);
+    let codes = |report: &Value| -> Vec<String> {
+        let problems = report["problems"].as_array().unwrap().iter();
+        problems.map(|problem| problem["code"].as_str().unwrap().to_owned()).collect()
+    };
+    let told: Vec<(&Value, Vec<String>)> =
+        reports.iter().map(|report| (&report["session"], codes(report))).collect();
+    let unreadable = || vec!["import.unreadable".to_owned()];
+    let damaged = || vec!["import.bad_line".to_owned()];
+    assert_eq!(
+        told,
+        [
+            (&Value::Null, unreadable()),
+            (&Value::Null, unreadable()),
+            (&json!("ses_c"), damaged()),
+            (&json!("ses_x"), damaged()),
+            (&json!("ses_d"), vec![]),
+        ]
+    );
+    assert_eq!(world.texts("ses_c", None), ["question"]);
+    assert_eq!(world.texts("ses_x", None), ["answer"]);
+    assert_eq!(world.texts("ses_d", None), ["question", "answer"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_read_is_reported_and_the_rest_goes_on() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new("sqlite");
+    copy("messages.jsonl", &world.path("all/b/messages.jsonl"));
+    let closed = world.path("all/a");
+    std::fs::create_dir_all(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let is_root = std::fs::read_dir(&closed).is_ok();
+    let reports = world.lines(&["import", world.path("all").to_str().unwrap()]);
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(reports.last().unwrap()["added"], 3);
+    // Nothing is closed to root.
+    if !is_root {
+        assert_eq!(reports[0]["problems"][0]["code"], "file.io", "{reports:?}");
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    sapwood::formats::import::text::encode_base64(bytes)
+}
+
+/// So many bytes that say nothing, and differ.
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761).max(1);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn results_with_images_that_are_held_over_a_batch_come_in_with_their_images() {
+    const IMAGES: u32 = 5;
+    const IMAGE_BYTES: usize = 900_000;
+    let image = |number| base64(&noise(number, IMAGE_BYTES));
+    on_each_store(|world| {
+        let (mut claude, mut codex, mut parent) = (Vec::new(), Vec::new(), Value::Null);
+        let at = "2026-03-04T11:00:00.000Z";
+        codex.push(json!({ "timestamp": at, "type": "session_meta", "payload": { "id": "0199cccc-0000-7000-8000-0000000000c7" } }));
+        for number in 0..IMAGES {
+            let (uuid, result) = (format!("a{number}"), format!("r{number}"));
+            let call =
+                json!([{ "type": "tool_use", "id": format!("t{number}"), "name": "Read", "input": {} }]);
+            let source = json!({ "type": "base64", "media_type": "image/png", "data": image(number) });
+            let answer = json!([{ "type": "tool_result", "tool_use_id": format!("t{number}"), "content": [{ "type": "image", "source": source }] }]);
+            let record = |kind: &str, uuid: &str, parent: &Value, message: Value| json!({ "type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "0b5c1f0e-1111-4a2b-8c3d-0000000000c7", "timestamp": at, "message": message });
+            claude.push(record(
+                "assistant",
+                &uuid,
+                &parent,
+                json!({ "id": format!("m{number}"), "role": "assistant", "content": call }),
+            ));
+            claude.push(record("user", &result, &json!(uuid), json!({ "role": "user", "content": answer })));
+            parent = json!(result);
+            let item =
+                |payload: Value| json!({ "timestamp": at, "type": "response_item", "payload": payload });
+            codex.push(item(json!({ "type": "function_call", "name": "view_image", "arguments": "{}", "call_id": format!("v{number}") })));
+            let url = format!("data:image/png;base64,{}", image(number));
+            codex.push(item(json!({ "type": "function_call_output", "call_id": format!("v{number}"), "output": [{ "type": "input_image", "image_url": url }] })));
+        }
+        for (name, values) in [("claude.jsonl", claude), ("codex.jsonl", codex)] {
+            let file = world.path(name);
+            std::fs::write(&file, values.iter().map(|value| format!("{value}\n")).collect::<String>())
+                .unwrap();
+            let report = import(world, &file);
+            assert_eq!(report["problems"], json!([]), "{name}");
+            let session = report["session"].as_str().unwrap();
+            let out = world.run(&["export", session, "--format", "messages-anthropic"]).out();
+            for number in 0..IMAGES {
+                assert!(out.contains(&image(number)), "{name}: image {number} is missing");
+            }
+            assert_eq!(import(world, &file)["added"], 0);
+        }
+        assert_eq!(world.json(&["doctor"])["findings"], json!([]));
+    });
+}
+
+fn packed(text: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(text, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+#[test]
+fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_one_gives_its_good_lines() {
+    let world = World::new("sqlite");
+    let text = std::fs::read(fixture("codex.jsonl")).unwrap();
+    let (head, tail) = text.split_at(text.len() / 2);
+    let file = world.path("rollout-0199cccc-0000-7000-8000-000000000007.jsonl.zst");
+    let skipped = [&0x184d_2a50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"abc"].concat();
+    let whole = [packed(head), skipped, packed(tail)].concat();
+    std::fs::write(&file, &whole).unwrap();
+    let report = import(&world, &file);
+    assert_eq!(report["problems"], json!([]));
+    assert_eq!(world.texts(report["session"].as_str().unwrap(), None), CASES[1].2);
+    let torn = World::new("sqlite");
+    std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
+    let ran = torn.lines(&["import", file.to_str().unwrap()]);
+    let problems = ran[0]["problems"].as_array().unwrap();
+    assert!(problems.iter().any(|problem| problem["code"] == "import.torn"), "{problems:?}");
+    assert!(ran[0]["added"].as_u64().unwrap() > 3, "{ran:?}");
+}
+
+#[test]
+fn gemini_clis_variable_names_a_home() {
+    let world = World::new("sqlite");
+    copy("gemini-cli.jsonl", &world.path("elsewhere/.gemini/tmp/9f86d081/chats/session-2026-5b1e0000.jsonl"));
+    let mut command = world.command(&["import", "--json"]);
+    let ran = crate::harness::finish({
+        command.env("GEMINI_CLI_HOME", world.path("elsewhere"));
+        command
+    });
+    assert_eq!(parse_lines(&ran.out())[0]["format"], "gemini-cli", "{}", ran.stderr);
+}
+
+#[test]
+fn damage_that_leaves_nothing_leaves_no_session() {
+    let world = World::new("sqlite");
+    for (name, text) in [
+        ("transcript.json", "{\"logicalSessionId\":\"flow__x\",\"transcriptHistory\":[{\"role\""),
+        ("chat.json", "[{\"role\":"),
+    ] {
+        let file = world.path(name);
+        std::fs::write(&file, text).unwrap();
+        let ran = world.run(&["import", file.to_str().unwrap(), "--json"]);
+        assert_eq!(ran.status, Some(1), "{name}");
+        assert_eq!(parse_lines(&ran.out())[0]["problems"][0]["code"], "import.torn", "{name}");
+    }
+    assert_eq!(world.lines(&["ls"]).len(), 0);
+}
+
+#[test]
+fn a_list_shows_the_users_first_words_and_when_the_file_was_written() {
+    let world = World::new("sqlite");
+    let at = "2026-03-04T11:00:00.000Z";
+    let said = |text: &str| json!({ "timestamp": at, "type": "response_item", "payload": { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": text }] } });
+    let codex = [
+        json!({ "timestamp": at, "type": "session_meta", "payload": { "id": "0199cccc-0000-7000-8000-0000000000d7" } }),
+        said("<environment_context>\n  <cwd>/work</cwd>\n</environment_context>"),
+        said("Count the words."),
+    ];
+    let file = world.path("codex.jsonl");
+    std::fs::write(&file, codex.iter().map(|value| format!("{value}\n")).collect::<String>()).unwrap();
+    let session = import(&world, &file)["session"].as_str().unwrap().to_owned();
+    assert_eq!(world.json(&["info", &session])["preview"], "Count the words.");
+    assert_eq!(world.texts(&session, None).len(), 2, "the model is told both");
+    let file = world.path("chat.jsonl");
+    std::fs::copy(fixture("messages.jsonl"), &file).unwrap();
+    let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    File::options().write(true).open(&file).unwrap().set_modified(written).unwrap();
+    let session = import(&world, &file)["session"].as_str().unwrap().to_owned();
+    let info = world.json(&["info", &session]);
+    assert!(info.to_string().contains("2023-11-14") || info.to_string().contains("1700000000000"), "{info}");
+    assert!(!info.to_string().contains("1970"), "{info}");
 }
 
 #[test]
@@ -375,4 +637,22 @@ fn html_holds_nothing_that_a_browser_would_run_or_load() {
     }
     assert!(lower.contains("content-security-policy"));
     assert!(page.contains("&lt;script&gt;alert(1)"));
+}
+
+#[test]
+fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
+    let world = World::new("sqlite");
+    for (file, model) in [
+        ("codex-old-compaction.jsonl", "openai/gpt-test-codex"),
+        ("pi-v2.jsonl", "anthropic/claude-haiku-test"),
+        ("claude-code-helper.jsonl", "anthropic/claude-opus-test"),
+        ("gemini-cli.jsonl", "gemini/gemini-test-pro"),
+    ] {
+        let session = import(&world, &fixture(file))["session"].as_str().unwrap().to_owned();
+        let before = world.json(&["context", &session]);
+        assert_eq!(before["model"], model, "{file}");
+        let said = world.json(&["send", &session, "Go on.", "--model", "demo"]);
+        assert_eq!(said["outcome"], "completed", "{file}: {said}");
+        assert_eq!(world.json(&["context", &session])["model"], "demo", "{file}");
+    }
 }

@@ -1,10 +1,22 @@
-//! What a session's model calls took: in all, and per model. Each call is counted once, where it was made.
+//! What a session's model calls took: in all, and per model. Each call is counted once, where it was made; what became
+//! known of it only later is counted where that was written down ([`USAGE_INFO`]).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Body, Usage};
+use crate::content::Json;
+use crate::entry::{Body, CustomInfo, Usage, WrittenBy};
+
+/// The `custom_type` under which usage stands that no message carries: an entry is never written again, so what a source
+/// says of a call after it was imported comes as an entry of its own.
+pub const USAGE_INFO: &str = "sapwood.usage";
+
+/// Usage that stands by itself. `calls` is how many calls it adds: none, if it is the rest of one that was counted.
+pub fn usage_note(by: &WrittenBy) -> CustomInfo {
+    let data = serde_json::to_value(by).expect("counts and a name are JSON");
+    CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -34,6 +46,10 @@ impl Spend {
             }
             Body::Compaction(compaction) => {
                 let Some(by) = &compaction.written_by else { return };
+                self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
+            }
+            Body::CustomInfo(info) if info.custom_type == USAGE_INFO => {
+                let Ok(by) = serde_json::from_str::<WrittenBy>(info.data.get()) else { return };
                 self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
             }
             _ => {}

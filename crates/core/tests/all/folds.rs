@@ -12,7 +12,7 @@ use sapwood_core::project::feed::{Feed, FeedItem, FeedType};
 use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
-use sapwood_core::project::usage::Spend;
+use sapwood_core::project::usage::{Spend, USAGE_INFO, usage_note};
 use sapwood_core::tree::Head;
 use sapwood_core::view::{Labels, Settings};
 use sapwood_core::{BlobHash, Body, Entry, Json, Principal, Role, Seq};
@@ -187,6 +187,25 @@ fn a_call_without_a_price_is_counted_as_such_and_sums_do_not_overflow() {
     assert_eq!((total.usage.input, total.cost_nano_usd), (u64::MAX, u64::MAX));
     let json = serde_json::to_string(&spend).unwrap();
     assert_eq!(serde_json::from_str::<Spend>(&json).unwrap(), spend);
+}
+
+#[test]
+fn usage_that_stands_by_itself_counts_with_the_calls_it_says() {
+    let mut spend = Spend::default();
+    let note = |calls, output| {
+        let usage = Usage { output, ..Usage::default() };
+        let by = WrittenBy { model: "m".to_owned(), calls, usage, cost_nano_usd: None };
+        Body::from(usage_note(&by))
+    };
+    spend.apply(&note(1, 5));
+    spend.apply(&note(0, 2));
+    let total = spend.total();
+    assert_eq!((total.calls, total.usage.output, total.unpriced_calls), (1, 7, 1));
+    for data in ["null", "{}", "{\"model\":1,\"calls\":-1}"] {
+        let custom_type = USAGE_INFO.to_owned();
+        spend.apply(&CustomInfo { custom_type, data: Json::parse(data).unwrap() }.into());
+    }
+    assert_eq!(spend.total(), total, "what is not usage counts nothing");
 }
 
 fn artifact(name: &str, bytes: u64) -> ArtifactPut {

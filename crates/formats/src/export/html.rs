@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
+use pulldown_cmark::{CowStr, Event, LinkType, Options, Parser, Tag, TagEnd, html};
 use sapwood_core::Body;
 use sapwood_core::content::{BlobRef, Part};
 use sapwood_core::entry::{Entry, ToolResult};
@@ -130,7 +130,9 @@ fn make_safe(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(raw) | Event::InlineHtml(raw) => Event::Text(raw),
         Event::Start(Tag::Link { link_type, dest_url, .. }) => {
-            let (dest_url, title) = (safe_link(dest_url), CowStr::Borrowed(""));
+            // An address in angle brackets comes without its scheme, which the writer puts before it.
+            let dest_url = if link_type == LinkType::Email { dest_url } else { safe_link(dest_url) };
+            let title = CowStr::Borrowed("");
             Event::Start(Tag::Link { link_type, dest_url, title, id: CowStr::Borrowed("") })
         }
         Event::Start(Tag::Image { dest_url, .. }) => {

@@ -11,6 +11,9 @@ pub mod tree;
 use sapwood_core::Seq;
 use sapwood_core::entry::codec::CodecError;
 
+/// What stands for a compaction without a summary, in formats that want one. Imports know it again.
+pub(crate) const LEFT_OUT: &str = "(Earlier messages were left out.)";
+
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("the export cannot be written: {0}")]

@@ -6,6 +6,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Seq};
 use serde_json::{Value, json};
 
+use super::LEFT_OUT;
 use super::tree::plain;
 use crate::import::text::write_rfc3339;
 
@@ -18,10 +19,7 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
         match &entry.body {
             Body::ContextChanged(changed) => system = changed.system.clone().or(system),
             Body::Compaction(compaction) => {
-                let text = compaction
-                    .summary
-                    .clone()
-                    .unwrap_or_else(|| "(Earlier messages were left out.)".to_owned());
+                let text = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
                 let replacement = json!({ "role": "user", "content": text });
                 let all: Vec<Value> = history.iter().map(|(_, message)| message.clone()).collect();
                 archives.push(json!({

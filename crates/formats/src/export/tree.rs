@@ -9,20 +9,18 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use sapwood_core::content::Part;
-use sapwood_core::entry::{AssistantMessage, Entry, Stance, Stop};
+use sapwood_core::entry::{AssistantMessage, Details, Entry, Stance, Stop};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
-use super::ExportError;
 use super::messages::{Blobs, name_of, words};
+use super::{ExportError, LEFT_OUT};
 use crate::import::pi::Dialect;
 use crate::import::text::{encode_base64, write_rfc3339};
 
 /// Calls whose names are remembered for results that came without.
 const NAMES_MAX: usize = 10_000;
-/// What stands for a compaction without a summary.
-const LEFT_OUT: &str = "(Earlier messages were left out.)";
 
 pub struct Exporter<W> {
     out: W,
@@ -158,20 +156,20 @@ impl<W: Write> Exporter<W> {
             Body::Compaction(compaction) => {
                 let kept = compaction.first_kept.and_then(|id| self.seq_of(id)).unwrap_or(entry.meta.seq);
                 let summary = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
-                (
-                    "compaction",
-                    json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) }),
-                )
+                let mut fields = json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) });
+                self.put_files(&mut fields, &compaction.details);
+                ("compaction", fields)
             }
             Body::BranchSummary(branch) => {
                 let from = branch.from.and_then(|id| self.seq_of(id)).or(entry.meta.parent).map(id_of);
-                (
-                    "branch_summary",
-                    json!({ "summary": branch.summary, "fromId": from.unwrap_or_else(|| "root".to_owned()) }),
-                )
+                let from = from.unwrap_or_else(|| "root".to_owned());
+                let mut fields = json!({ "summary": branch.summary, "fromId": from });
+                self.put_files(&mut fields, &branch.details);
+                ("branch_summary", fields)
             }
             Body::ModelChanged(changed) => {
-                ("model_change", json!({ "provider": provider_of(&changed.model), "modelId": changed.model }))
+                let (provider, model) = provider_of(&changed.model);
+                ("model_change", json!({ "provider": provider, "modelId": model }))
             }
             Body::ThinkingChanged(changed) => {
                 ("thinking_level_change", json!({ "thinkingLevel": changed.level }))
@@ -202,7 +200,7 @@ impl<W: Write> Exporter<W> {
             }
             self.names.insert(call.call_id.clone(), call.name.clone());
         }
-        let model = answer.model.as_deref().unwrap_or("unknown");
+        let (provider, model) = provider_of(answer.model.as_deref().unwrap_or("unknown"));
         let usage = answer.usage.unwrap_or_default();
         let total = usage.input + usage.output + usage.cache_read + usage.cache_write;
         let dollars = answer.cost_nano_usd.unwrap_or(0) as f64 / 1e9;
@@ -223,10 +221,21 @@ impl<W: Write> Exporter<W> {
         };
         let mut message = json!({
             "role": "assistant", "content": blocks(&answer.parts, blobs, self.dialect), "api": "unknown",
-            "provider": provider_of(model), "model": model, "usage": counts, "timestamp": at,
+            "provider": provider, "model": model, "usage": counts, "timestamp": at,
         });
         message[self.key("stopReason")] = json!(stop);
         message
+    }
+
+    /// The files a summary tells of, as pi keeps them.
+    fn put_files(&self, fields: &mut Value, details: &Details) {
+        if details.files_read.is_empty() && details.files_changed.is_empty() {
+            return;
+        }
+        let mut files = json!({});
+        files[self.key("readFiles")] = json!(details.files_read);
+        files[self.key("modifiedFiles")] = json!(details.files_changed);
+        fields["details"] = files;
     }
 
     fn custom(&self) -> &'static str {
@@ -294,13 +303,17 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
 }
 
 /// pi names a provider beside the model.
-fn provider_of(model: &str) -> &'static str {
-    match model {
+fn provider_of(model: &str) -> (&str, &str) {
+    if let Some((provider, name)) = model.split_once('/') {
+        return (if provider == "gemini" { "google" } else { provider }, name);
+    }
+    let provider = match model {
         model if model.starts_with("claude") => "anthropic",
         model if model.starts_with("gpt") || model.starts_with('o') => "openai",
         model if model.starts_with("gemini") => "google",
         _ => "unknown",
-    }
+    };
+    (provider, model)
 }
 
 /// Words for a role's transcript, which holds text only.

@@ -15,7 +15,7 @@ use super::harvest::Harvest;
 use super::text::{arguments_json, decode_base64, decode_data_url, input_json};
 use crate::message::PARTS_MAX;
 
-/// About how much room a part takes, in memory and encoded.
+/// About how much room a part takes, with the bytes of its media, which are held as long as it is.
 pub(super) fn part_bytes(part: &Part) -> usize {
     const FRAME_BYTES: usize = 64;
     FRAME_BYTES
@@ -23,7 +23,7 @@ pub(super) fn part_bytes(part: &Part) -> usize {
             Part::Text(text) => text.text.len(),
             Part::Reasoning(reasoning) => reasoning.text.len(),
             Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
-            Part::Media(_) => 256,
+            Part::Media(media) => 256 + usize::try_from(media.bytes).unwrap_or(usize::MAX / 2),
         }
 }
 

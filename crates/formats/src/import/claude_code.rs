@@ -6,10 +6,15 @@
 //! - Results of parallel calls hang from different records of that response; here they follow each other, and whatever
 //!   hangs from any of them hangs from the last.
 //! - `compact_boundary` cuts the tree and says in `logicalParentUuid` where; the summary behind it becomes a compaction.
+//!   Its `preservedSegment` names what stays word for word: the compaction keeps from its head, and what hangs from its
+//!   tail afterwards hangs from the compaction.
+//! - `forkedFrom` marks a record that was copied from another session: what it took counts there.
+//! - An `attachment` of type `queued_command` is what the user said while the agent was at work.
+//! - A record whose `uuid` was there already is left out: resumed sessions write some twice.
 //! - `isSidechain` is a helper's own conversation: in the tree, not on the main path. `isMeta` records, titles, snapshots
 //!   and whatever else there is are kept beside the tree.
 //!
-//! Memory: one response, and some 12 bytes for each response seen.
+//! Memory: one response, and some 12 bytes for each record and each response seen.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,10 +24,10 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
 use super::blocks::{Block, Content, part_bytes};
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
+use super::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
 use super::messages::user_bodies;
 use super::text::Time;
-use super::{Format, Reader, keep_record, read_json_line};
+use super::{Format, Reader, Trouble, keep_record, read_json_line};
 
 /// Most records that are held while a response may go on.
 const HELD_MAX: usize = 4_096;
@@ -30,6 +35,10 @@ const HELD_MAX: usize = 4_096;
 const JOINED_BYTES_MAX: usize = 8 << 20;
 /// Ids are held in memory; one that is longer than any program's is known by its hash.
 const ID_BYTES_MAX: usize = 256;
+/// Whose models answer.
+const PROVIDER: &str = "anthropic";
+/// Which part of a record's key stands for the first of its entries, where that is not the one others hang from.
+const FIRST_PART: usize = 2;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -50,6 +59,9 @@ struct Record<'a> {
     subtype: Option<String>,
     compact_metadata: Option<CompactMetadata>,
     custom_title: Option<String>,
+    forked_from: Option<ForkedFrom>,
+    #[serde(borrow)]
+    attachment: Option<Attachment<'a>>,
     #[serde(borrow)]
     message: Option<Message<'a>>,
 }
@@ -58,7 +70,10 @@ impl Record<'_> {
     fn shorten_ids(&mut self) {
         let message = self.message.as_mut().and_then(|message| message.id.as_mut());
         let ids = [&mut self.uuid, &mut self.parent_uuid, &mut self.logical_parent_uuid];
-        let long = ids.into_iter().flatten().chain(message).filter(|id| id.len() > ID_BYTES_MAX);
+        let kept = self.compact_metadata.as_mut().and_then(|metadata| metadata.preserved_segment.as_mut());
+        let kept = kept.into_iter().flat_map(|kept| [&mut kept.head_uuid, &mut kept.tail_uuid]);
+        let ids = ids.into_iter().chain(kept).flatten().chain(message);
+        let long = ids.filter(|id| id.len() > ID_BYTES_MAX);
         for id in long {
             *id = BlobHash::of(id.as_bytes()).to_string();
         }
@@ -71,6 +86,30 @@ struct CompactMetadata {
     trigger: Option<String>,
     pre_tokens: Option<u64>,
     post_tokens: Option<u64>,
+    preserved_segment: Option<Preserved>,
+}
+
+/// What a compaction leaves as it is, by its first and its last record.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Preserved {
+    head_uuid: Option<String>,
+    tail_uuid: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ForkedFrom {
+    session_id: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Attachment<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    prompt: Content<'a>,
 }
 
 #[derive(Deserialize, Default)]
@@ -97,10 +136,12 @@ struct Counts {
 struct Response {
     message_id: String,
     first: String,
-    records: usize,
     uuids: Vec<String>,
+    /// What it had taken as of each of its records.
+    took: Vec<Option<Usage>>,
+    /// It was copied from another session, where it counts.
+    is_copied: bool,
     under: Under,
-    path: Path,
     at: Option<TimestampMs>,
     line: u64,
     bytes: usize,
@@ -122,6 +163,8 @@ pub struct Importer {
     side: Option<Response>,
     /// Responses whose usage was counted.
     counted: HashSet<u64, foldhash::fast::RandomState>,
+    /// Records that were there.
+    seen: HashSet<u64, foldhash::fast::RandomState>,
     boundary: Option<CompactMetadata>,
     /// A helper's own file: its side path is the main one.
     is_helper: bool,
@@ -159,6 +202,7 @@ impl Importer {
             main: None,
             side: None,
             counted: HashSet::default(),
+            seen: HashSet::default(),
             boundary: None,
             is_helper: false,
             loose: 0,
@@ -182,43 +226,55 @@ impl Importer {
         };
         let new = harvest.open(Format::ClaudeCode, &id, record.timestamp.and_then(|time| time.0));
         new.cwd.clone_from(&record.cwd);
-        if helper.is_some() {
-            new.parent = Some(lineage(Format::ClaudeCode, session));
-        }
+        let source = record.forked_from.as_ref().and_then(|from| from.session_id.as_deref());
+        let parent = if helper.is_some() { Some(session) } else { source.filter(|source| *source != id) };
+        new.parent = parent.map(|parent| lineage(Format::ClaudeCode, parent));
     }
 
     fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
         let Some(uuid) = record.uuid.clone() else { return self.take_loose(record, line, harvest) };
+        if !self.seen.insert(short_hash(&uuid)) {
+            return harvest.report(Trouble::Repeated);
+        }
         let path = if record.is_sidechain == Some(true) && !self.is_helper { Path::Side } else { Path::Main };
         if record.kind == "system" && record.subtype.as_deref() == Some("compact_boundary") {
-            self.close(path, harvest);
-            self.boundary = Some(record.compact_metadata.unwrap_or_default());
-            let under = record.logical_parent_uuid.or(record.parent_uuid);
-            harvest.alias(Key::of(&uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
-            return;
+            return self.take_boundary(&uuid, record, path, harvest);
         }
-        let under = record.parent_uuid.as_deref().map_or(Under::Root, |parent| Under::Key(Key::of(parent)));
+        let parent = record.parent_uuid.as_deref();
+        let under = parent.map_or(Under::Root, |parent| Under::Key(Key::of(parent)));
         let is_meta = record.is_meta == Some(true) && record.is_compact_summary != Some(true);
-        match (record.kind.as_ref(), record.message) {
-            ("assistant", Some(message)) if !is_meta => {
+        let queued = record.attachment.filter(|attachment| attachment.kind == "queued_command");
+        match (record.kind.as_ref(), record.message, queued) {
+            ("assistant", Some(message), _) if !is_meta => {
                 let failed = record.is_api_error_message == Some(true);
                 self.take_answer(uuid, under, path, message, failed, harvest);
+                if let Some(open) = self.response(path).as_mut().filter(|_| record.forked_from.is_some()) {
+                    open.is_copied = true;
+                }
             }
-            ("user", Some(message)) if record.is_compact_summary == Some(true) => {
+            ("user", Some(message), _) if record.is_compact_summary == Some(true) => {
                 self.close(path, harvest);
                 self.take_summary(&uuid, under, message, harvest);
             }
-            ("user", Some(message)) if !is_meta => {
-                let parent = record.parent_uuid.as_deref();
-                self.take_user(uuid, under, parent, path, message, harvest);
+            ("user", Some(message), _) if !is_meta => {
+                self.take_user(uuid, under, parent, path, message.content, harvest);
             }
-            (kind, _) => {
+            ("attachment", _, Some(queued)) if !is_meta => {
+                self.take_user(uuid, under, parent, path, queued.prompt, harvest);
+            }
+            (kind, ..) => {
                 keep_record(Format::ClaudeCode, kind, Key::of(&uuid).part(1), line, harvest);
-                let parent = record.parent_uuid.as_deref();
                 let held = Held { uuid, bodies: Vec::new(), at: harvest.at, line: harvest.line };
                 self.hold_or_add(held, under, parent, path, harvest);
             }
         }
+    }
+
+    fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut Harvest) {
+        self.close(path, harvest);
+        self.boundary = Some(record.compact_metadata.unwrap_or_default());
+        let under = record.logical_parent_uuid.or(record.parent_uuid);
+        harvest.alias(Key::of(uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
     }
 
     /// A record outside the tree: a title, a snapshot of files …
@@ -243,7 +299,7 @@ impl Importer {
     ) {
         let message_id = message.id.unwrap_or_else(|| uuid.clone());
         let goes_on = self.response(path).as_ref().is_some_and(|open| {
-            open.message_id == message_id && open.bytes < JOINED_BYTES_MAX && open.records < HELD_MAX
+            open.message_id == message_id && open.bytes < JOINED_BYTES_MAX && open.uuids.len() < HELD_MAX
         });
         if !goes_on {
             self.close(path, harvest);
@@ -257,10 +313,10 @@ impl Importer {
             *self.response(path) = Some(Response {
                 message_id,
                 first: uuid.clone(),
-                records: 0,
                 uuids: Vec::new(),
+                took: Vec::new(),
+                is_copied: false,
                 under,
-                path,
                 at: harvest.at,
                 line: harvest.line,
                 bytes: 0,
@@ -270,13 +326,14 @@ impl Importer {
         }
         let parts = message.content.into_parts(harvest);
         let Some(open) = self.response(path) else { return };
-        open.records += 1;
         open.uuids.push(uuid);
         open.bytes += parts.iter().map(part_bytes).sum::<usize>();
         open.message.parts.extend(parts);
         let model = message.model.filter(|model| model != "<synthetic>");
+        let model = model.map(|model| model_name(Some(PROVIDER), &model));
         open.message.model = model.or(open.message.model.take());
         open.message.usage = message.usage.and_then(usage_of).or(open.message.usage);
+        open.took.push(open.message.usage);
         open.message.stop =
             if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
     }
@@ -287,10 +344,10 @@ impl Importer {
         under: Under,
         parent: Option<&str>,
         path: Path,
-        message: Message<'_>,
+        content: Content<'_>,
         harvest: &mut Harvest,
     ) {
-        let blocks = message.content.into_blocks();
+        let blocks = content.into_blocks();
         let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
         let bodies = user_bodies(blocks, harvest);
         let held = Held { uuid, bodies, at: harvest.at, line: harvest.line };
@@ -331,7 +388,7 @@ impl Importer {
         let metadata = self.boundary.take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
         let compaction = Compaction {
-            summary: Some(sapwood_core::content::joined_text(&parts)),
+            summary: Some(harvest.words(&parts)),
             trigger: match metadata.trigger.as_deref() {
                 Some("manual") => Trigger::Manual,
                 Some("auto") => Trigger::Pressure,
@@ -342,8 +399,15 @@ impl Importer {
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         let key = Key::of(&format!("{uuid}/0"));
-        harvest.sum_up(key, under, None, compaction);
-        harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+        let Preserved { head_uuid, tail_uuid } = metadata.preserved_segment.unwrap_or_default();
+        let names = head_uuid.map_or_else(Vec::new, |head| {
+            vec![Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0")), Key::of(&head)]
+        });
+        let (body, by, path) = (compaction.into(), By::Agent, Path::Main);
+        harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
+        for uuid in tail_uuid.as_deref().into_iter().chain([uuid]) {
+            harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+        }
     }
 
     fn response(&mut self, path: Path) -> &mut Option<Response> {
@@ -357,33 +421,59 @@ impl Importer {
     fn close(&mut self, path: Path, harvest: &mut Harvest) {
         let Some(mut response) = self.response(path).take() else { return };
         let (at, line) = (harvest.at, harvest.line);
-        let mut id = [0; 8];
-        id.copy_from_slice(&BlobHash::of(response.message_id.as_bytes()).as_bytes()[..8]);
-        if response.message.usage.is_some() && !self.counted.insert(u64::from_le_bytes(id)) {
+        let has_usage = response.message.usage.is_some();
+        if response.is_copied || has_usage && !self.counted.insert(short_hash(&response.message_id)) {
             response.message.usage = None;
+            response.took.fill(None);
         }
         (harvest.at, harvest.line) = (response.at, response.line);
-        let key = Key::of(&format!("{}+{}", response.first, response.records));
-        let earlier =
-            (1..response.records).map(|count| Key::of(&format!("{}+{count}", response.first))).collect();
+        let version = |records: usize| Key::of(&format!("{}+{records}", response.first));
+        let key = version(response.took.len());
+        let shorter = (1..).zip(&response.took).map(|(records, took)| (version(records), *took));
+        let shorter = shorter.take(response.took.len().saturating_sub(1)).collect();
+        let earlier = Earlier { shorter, ..Earlier::default() };
         let (body, under, by) = (response.message.into(), response.under, By::Agent);
-        harvest.step(key, Act::Add { body, under, by, path, names: None, earlier });
-        let mut last = key;
-        let mut uuids = response.uuids;
-        for held in response.held {
-            (harvest.at, harvest.line) = (held.at, held.line);
-            for (number, body) in held.bodies.into_iter().enumerate() {
-                let key = Key::of(&format!("{}/{number}", held.uuid));
-                harvest.add_on(path, key, Under::Key(last), by_of(&body), body);
-                last = key;
-            }
-            uuids.push(held.uuid);
-        }
+        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+        let last = add_results(response.held.iter_mut(), key, path, harvest);
         (harvest.at, harvest.line) = (at, line);
-        for uuid in uuids {
-            harvest.alias(Key::of(&uuid), Under::Key(last), response.path);
+        if last != key {
+            for uuid in &response.uuids {
+                harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
+            }
+        }
+        let held = response.held.into_iter().map(|held| held.uuid);
+        for uuid in response.uuids.into_iter().chain(held) {
+            harvest.alias(Key::of(&uuid), Under::Key(last), path);
         }
     }
+}
+
+/// What waited for a response goes in behind it, and behind each other. Gives the last of it.
+fn add_results<'a>(
+    waiting: impl Iterator<Item = &'a mut Held>,
+    response: Key,
+    path: Path,
+    harvest: &mut Harvest,
+) -> Key {
+    let mut last = response;
+    for held in waiting {
+        (harvest.at, harvest.line) = (held.at, held.line);
+        for (number, body) in std::mem::take(&mut held.bodies).into_iter().enumerate() {
+            let key = Key::of(&format!("{}/{number}", held.uuid));
+            let earlier = Earlier { answers: Some(response), ..Earlier::default() };
+            let (under, by) = (Under::Key(last), by_of(&body));
+            harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+            last = key;
+        }
+    }
+    last
+}
+
+/// Enough of an id to know it again.
+fn short_hash(id: &str) -> u64 {
+    let mut short = [0; 8];
+    short.copy_from_slice(&BlobHash::of(id.as_bytes()).as_bytes()[..8]);
+    u64::from_le_bytes(short)
 }
 
 fn add_held(held: Held, under: Under, path: Path, harvest: &mut Harvest) {

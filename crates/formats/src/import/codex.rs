@@ -3,11 +3,14 @@
 //! - What the model said and was told is in `response_item`; `event_msg` says most of it a second time for the screen, and
 //!   only what is nowhere else is taken from it: token counts and rollbacks.
 //! - Token counts are cumulative: a response's usage is what they grew by since the one before. They come after the
-//!   response, sometimes after its tools have answered, so a response is held until then.
+//!   response, sometimes after its tools have answered, so a response is held until then. One that the file ends without
+//!   has a key of its own, so that a later import knows that its count is still to come.
+//! - A count that no response is waiting for is what a compaction took, if one follows, or stands by itself.
 //! - `compacted` names the history that replaces the old one: a compaction that keeps nothing, and then that history.
 //! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
-//!   [`Importer::push_inherited`]. Their usage counts where they were made.
+//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
+//!   by the fork's own ones before them, so that they do not count again when it turns up.
 //!
 //! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
 
@@ -16,15 +19,17 @@ use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, ModelChanged, Stop, Strategy, SystemNote, ThinkingChanged,
-    ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, Compaction, ContextChanged, CustomMessage, ModelChanged, Stop, Strategy, SystemNote,
+    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage, WrittenBy,
 };
+use sapwood_core::project::usage::usage_note;
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::blocks::{Content, part_bytes};
-use super::harvest::{Act, By, Harvest, Key, Under, believable, lineage};
+use super::grow::usage_key;
+use super::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
 use super::text::{Time, arguments_json, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
@@ -38,6 +43,8 @@ const JOINED_BYTES_MAX: usize = 8 << 20;
 const HELD_MAX: usize = 4_096;
 /// Most turns that a rollback can go back.
 const TURNS_MAX: usize = 1 << 20;
+/// Which part of a response's key one has whose usage is not known yet.
+const UNPAID_PART: usize = 1;
 
 /// The rollout a fork goes on from.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -66,6 +73,7 @@ struct SessionMeta {
     forked_from_id: Option<String>,
     history_base: Option<Base>,
     base_instructions: Option<Instructions>,
+    model_provider: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -132,7 +140,7 @@ struct TokenInfo {
     last_token_usage: Option<Tokens>,
 }
 
-#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[derive(Debug, Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(default)]
 struct Tokens {
     input_tokens: u64,
@@ -158,6 +166,14 @@ struct Response {
     usage: Option<Usage>,
     held: Vec<(Option<TimestampMs>, u64, ToolResult)>,
     bytes: usize,
+    is_inherited: bool,
+}
+
+/// Usage that no response was waiting for.
+struct Owed {
+    key: Key,
+    at: Option<TimestampMs>,
+    usage: Usage,
 }
 
 #[derive(Default)]
@@ -165,10 +181,13 @@ pub struct Importer {
     open: Option<Response>,
     /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
     last: Option<Key>,
+    /// The last of the file's own responses, by those before it, whatever it goes on from.
+    last_own: Option<Key>,
+    provider: Option<String>,
     model: Option<String>,
     effort: Option<String>,
     total: Option<Tokens>,
-    owed: Option<Usage>,
+    owed: Option<Owed>,
     /// What stood before each of the user's turns.
     turns: Vec<Under>,
     under: Option<Under>,
@@ -176,7 +195,10 @@ pub struct Importer {
     words_bytes: usize,
     repeated_bytes: usize,
     base: Option<Base>,
+    /// Its counts go on from another rollout's.
+    is_fork: bool,
     inherits: bool,
+    has_inherited: bool,
 }
 
 impl Reader for Importer {
@@ -186,6 +208,7 @@ impl Reader for Importer {
 
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
+        self.count_owed(harvest);
     }
 }
 
@@ -209,7 +232,7 @@ impl Importer {
         if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
             return;
         }
-        self.inherits = true;
+        (self.inherits, self.has_inherited) = (true, true);
         self.push_line(line, number, harvest);
         self.inherits = false;
     }
@@ -218,6 +241,9 @@ impl Importer {
         let read: Line<'_> = serde_json::from_slice(line)?;
         let payload = read.payload.map_or("{}", RawValue::get);
         let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
+        if !self.inherits && self.open.as_ref().is_some_and(|open| open.is_inherited) {
+            self.close(harvest);
+        }
         match read.kind.as_ref() {
             "session_meta" => {
                 let meta: SessionMeta = serde_json::from_str(payload)?;
@@ -232,6 +258,7 @@ impl Importer {
             "response_item" => {
                 let item: Item<'_> = serde_json::from_str(payload)?;
                 harvest.at = at;
+                self.count_owed(harvest);
                 self.take_item(item, line, harvest);
             }
             "event_msg" => {
@@ -265,8 +292,10 @@ impl Importer {
                 .or(meta.forked_from_id)
                 .filter(|parent| *parent != id)
                 .map(|id| lineage(Format::Codex, &id));
+            self.is_fork = session.parent.is_some();
             self.base = meta.history_base;
         }
+        self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
             Instructions::Text(text) | Instructions::Object { text } => text,
         });
@@ -280,7 +309,7 @@ impl Importer {
         if context.model.is_some() && context.model != self.model {
             self.close(harvest);
             self.model.clone_from(&context.model);
-            self.add(ModelChanged { model: context.model.unwrap_or_default() }.into(), By::Agent, harvest);
+            self.add(ModelChanged { model: self.model_name() }.into(), By::Agent, harvest);
         }
         if context.effort.is_some() && context.effort != self.effort {
             self.close(harvest);
@@ -342,8 +371,9 @@ impl Importer {
         if self.open.as_ref().is_some_and(|open| !open.held.is_empty() || open.usage.is_some()) {
             self.close(harvest);
         }
-        let (at, line) = (harvest.at, harvest.line);
-        let open = self.open.get_or_insert_with(|| Response { at, line, ..Response::default() });
+        let (at, line, is_inherited) = (harvest.at, harvest.line, self.inherits);
+        let open =
+            self.open.get_or_insert_with(|| Response { at, line, is_inherited, ..Response::default() });
         open.bytes += parts.iter().map(part_bytes).sum::<usize>();
         open.parts.extend(parts);
         if open.bytes >= JOINED_BYTES_MAX {
@@ -356,16 +386,20 @@ impl Importer {
             return;
         }
         if role != "user" {
-            let note = SystemNote { text: joined_text(&parts), reason: None };
+            let note = SystemNote { text: harvest.words(&parts), reason: None };
             return self.add(note.into(), By::Agent, harvest);
         }
         let text = joined_text(&parts);
-        if !is_context(&text) {
-            if self.turns.len() < TURNS_MAX {
-                self.turns.push(self.place());
-            }
-            self.remember(text);
+        if is_context(&text) {
+            // Not the user's words, so not a turn of theirs, nor what a list shows of the session.
+            let custom_type = format!("{}:context", Format::Codex.as_str());
+            let context = CustomMessage { custom_type, parts, display: false, details: None };
+            return self.add(context.into(), By::Agent, harvest);
         }
+        if self.turns.len() < TURNS_MAX {
+            self.turns.push(self.place());
+        }
+        self.remember(text);
         self.add(UserMessage { parts, origin: None }.into(), By::Caller, harvest);
     }
 
@@ -400,9 +434,10 @@ impl Importer {
 
     fn take_event(&mut self, event: Event<'_>, line: &[u8], harvest: &mut Harvest) {
         match event.kind.as_ref() {
-            "token_count" => self.count(event.info.unwrap_or_default()),
+            "token_count" => self.count(event.info.unwrap_or_default(), harvest),
             "thread_rolled_back" => {
                 self.close(harvest);
+                self.count_owed(harvest);
                 let count = usize::try_from(event.num_turns.unwrap_or(0)).unwrap_or(usize::MAX);
                 self.roll_back(count, harvest);
             }
@@ -437,14 +472,17 @@ impl Importer {
         }
     }
 
-    fn count(&mut self, info: TokenInfo) {
+    fn count(&mut self, info: TokenInfo, harvest: &mut Harvest) {
         let Some(total) = info.total_token_usage.or(info.last_token_usage) else { return };
+        let is_first = self.total.is_none();
         let before = self.total.replace(total).unwrap_or_default();
         if total == before {
             return;
         }
         let grew = total.input_tokens >= before.input_tokens && total.output_tokens >= before.output_tokens;
         let tokens = match info.last_token_usage {
+            // A fork whose base is missing: what came before is in the total, and counts there.
+            Some(last) if is_first && self.is_fork => last,
             // Counted from zero again: what is new is what the last call took.
             Some(last) if !grew => last,
             _ if !grew => total,
@@ -453,8 +491,30 @@ impl Importer {
         let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits) else { return };
         match &mut self.open {
             Some(open) if open.usage.is_none() => open.usage = Some(usage),
-            _ => *self.owed.get_or_insert_default() += usage,
+            _ => {
+                self.count_owed(harvest);
+                let before = self.last_own.unwrap_or_else(|| Key::of("codex owed"));
+                let key = Key::after(before, format!("owed {total:?}").as_bytes());
+                self.owed = Some(Owed { key, at: harvest.at, usage });
+            }
         }
+    }
+
+    /// What no response took stands by itself.
+    fn count_owed(&mut self, harvest: &mut Harvest) {
+        let Some(owed) = self.owed.take() else { return };
+        let at = std::mem::replace(&mut harvest.at, owed.at);
+        harvest.note(owed.key, usage_note(&self.bill(owed.usage)));
+        harvest.at = at;
+    }
+
+    fn bill(&self, usage: Usage) -> WrittenBy {
+        let model = self.model.as_ref().map_or_else(|| "unknown".to_owned(), |_| self.model_name());
+        WrittenBy { model, calls: 1, usage, cost_nano_usd: None }
+    }
+
+    fn model_name(&self) -> String {
+        model_name(self.provider.as_deref(), self.model.as_deref().unwrap_or_default())
     }
 
     fn roll_back(&mut self, count: usize, harvest: &mut Harvest) {
@@ -470,9 +530,12 @@ impl Importer {
     }
 
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
-        let compaction =
-            Compaction { summary: None, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
-        self.add(compaction.into(), By::Agent, harvest);
+        let owed = self.owed.take();
+        let counted = owed.iter().map(|owed| owed.key).collect();
+        let written_by = owed.map(|owed| self.bill(owed.usage));
+        let compaction = Compaction { written_by, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
+        let earlier = Earlier { counted, ..Earlier::default() };
+        self.add_from(earlier, compaction.into(), By::Agent, harvest);
         self.turns.clear();
         match compacted.replacement_history {
             Some(items) => {
@@ -513,12 +576,12 @@ impl Importer {
         let called = open.parts.iter().any(|part| part.as_tool_call().is_some());
         let message = AssistantMessage {
             parts: open.parts,
-            model: self.model.clone(),
-            usage: open.usage.or_else(|| self.owed.take()),
+            model: self.model.as_ref().map(|_| self.model_name()),
+            usage: open.usage,
             cost_nano_usd: None,
             stop: if called { Stop::ToolUse } else { Stop::Stop },
         };
-        self.add(message.into(), By::Agent, harvest);
+        self.add_response(message, open.is_inherited, harvest);
         for (at, line, result) in open.held {
             (harvest.at, harvest.line) = (at, line);
             self.add(result.into(), By::Agent, harvest);
@@ -526,10 +589,39 @@ impl Importer {
         (harvest.at, harvest.line) = (at, line);
     }
 
+    /// A response is known by one key before its usage came, and by another after that.
+    fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut Harvest) {
+        let is_paid = message.usage.is_some();
+        let (body, under) = (Body::from(message), self.place());
+        let content = outline(&body);
+        let mut paid = self.next_key(&content);
+        let mut counted = Vec::new();
+        if !is_inherited {
+            let own = Key::after(self.last_own.unwrap_or_else(|| Key::of("codex own")), &content);
+            self.last_own = Some(own);
+            if self.base.is_some() && !self.has_inherited {
+                paid = own;
+            } else if self.base.is_some() {
+                counted = vec![own, usage_key(own)];
+            }
+        }
+        let unpaid = paid.part(UNPAID_PART);
+        let (key, other) = if is_paid { (paid, unpaid) } else { (unpaid, paid) };
+        let earlier = Earlier { same: Some(other), counted, ..Earlier::default() };
+        let (by, path) = (By::Agent, Path::Main);
+        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+        self.under = Some(Under::Key(key));
+    }
+
     fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
-        let place = self.place();
+        self.add_from(Earlier::default(), body, by, harvest);
+    }
+
+    fn add_from(&mut self, earlier: Earlier, body: Body, by: By, harvest: &mut Harvest) {
+        let under = self.place();
         let key = self.next_key(&outline(&body));
-        harvest.add(key, place, by, body);
+        let path = Path::Main;
+        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
         self.under = Some(Under::Key(key));
     }
 

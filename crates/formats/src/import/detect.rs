@@ -35,6 +35,10 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
             }
             _ => Format::Sapwood,
         }),
+        Guess::Session => {
+            let told = values.find_map(|line| dialect_of(&line));
+            Some(told.filter(|_| first.get("version").is_none()).unwrap_or(Format::Pi))
+        }
         Guess::Unknown => {
             let mut seen = vec![first];
             seen.extend(values);
@@ -46,6 +50,8 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
 enum Guess {
     Sure(Format),
     Header,
+    /// pi's header, or operator's.
+    Session,
     Unknown,
 }
 
@@ -56,7 +62,7 @@ fn of_first(first: &Value) -> Guess {
         Some("session") if has("parent_session") || first["timestamp"].is_number() => {
             Guess::Sure(Format::Operator)
         }
-        Some("session") => Guess::Sure(Format::Pi),
+        Some("session") => Guess::Session,
         Some("session_meta") if has("payload") => Guess::Sure(Format::Codex),
         _ if has("transcriptHistory") => Guess::Sure(Format::RoleFiles),
         _ if has("sessionId") && (has("projectHash") || has("startTime")) => Guess::Sure(Format::GeminiCli),
@@ -81,6 +87,18 @@ fn of_any(line: &Value) -> Option<Format> {
         Some(_) if has("sessionId") && (has("customTitle") || has("uuid")) => Some(Format::ClaudeCode),
         _ if has("$set") || has("$rewindTo") => Some(Format::GeminiCli),
         _ => None,
+    }
+}
+
+/// Which of the two a record behind that header is of, by how it spells its keys. pi's oldest have none that tell.
+fn dialect_of(line: &Value) -> Option<Format> {
+    const SNAKES: &[&str] = &["parent_id", "target_id", "first_kept_entry_id", "from_id", "custom_type"];
+    const CAMELS: &[&str] = &["parentId", "targetId", "firstKeptEntryId", "fromId", "customType"];
+    let has_one = |keys: &[&str]| keys.iter().any(|key| line.get(*key).is_some());
+    match line["type"].as_str() {
+        Some("leaf" | "custom_info") => Some(Format::Operator),
+        _ if has_one(SNAKES) => Some(Format::Operator),
+        _ => has_one(CAMELS).then_some(Format::Pi),
     }
 }
 

@@ -6,11 +6,11 @@
 //!   branch.
 //! - A tool's result is inside the message that called it.
 //!
-//! Memory: the messages of the current path, up to [`HELD_BYTES_MAX`]: any of them may still be replaced. Gemini CLI
-//! itself cuts what it records of a tool's output, so these files are small.
+//! Memory: the latest messages of the current path, up to [`HELD_BYTES_MAX`], as any of them may still be replaced; and
+//! some 50 bytes for each one before them.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{AssistantMessage, SessionNamed, Stop, ToolResult, Usage, UserMessage};
@@ -18,12 +18,16 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{Act, By, Harvest, Key, Under, believable, identity};
+use super::document::{Records, has_lines, read_document, read_lines};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, model_name};
 use super::text::{Time, decode_base64, input_json};
-use super::{Format, Reader, Trouble, keep_record, read_json_line};
+use super::{Format, Reader, keep_record, read_json_line};
 
-/// Most bytes of messages that are held at a time; past it they go in, and a later replacement is a branch.
-const HELD_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of messages that are held at a time. Past it the older half goes in, and what replaces one of those later
+/// is a branch.
+const HELD_BYTES_MAX: usize = 8 << 20;
+/// Where an old recording, which is one document, has its messages.
+const RECORDS: Records = Records { of: &["messages"], inside: &[] };
 /// What a held message takes beside its text.
 const HELD_FRAME_BYTES: usize = 256;
 
@@ -143,16 +147,21 @@ struct Held {
 
 pub struct Importer {
     name: String,
-    held: Vec<Held>,
+    held: VecDeque<Held>,
     held_bytes: usize,
-    /// Where each held message is, by its id.
+    /// The number of the first message that is held.
+    first: usize,
+    /// The numbers of held messages, by their ids.
     places: HashMap<String, usize>,
     /// The last entry of each held message that went in already, from the first on: what is in is not looked at again.
-    ends: Vec<Under>,
+    ends: VecDeque<Under>,
     /// What stands before the first message that is held.
     under: Under,
-    /// What went into the log already; a branch that comes back to it goes on from there.
-    grown: HashSet<Key>,
+    /// What stands before each message that is held no more.
+    passed: HashMap<Key, Under>,
+    /// What the leaf is behind, as far as the log was told, and how often the source went back.
+    told: Under,
+    rewinds: u64,
     loose: u64,
 }
 
@@ -162,18 +171,19 @@ impl Reader for Importer {
     }
 
     fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
-        harvest.line = 1;
-        if self.take_line(bytes, harvest).is_err() {
-            let mut lines = super::LineSplitter::default();
-            lines.push(bytes, |line, number| self.push_line(line, number, harvest));
-            lines.finish(|line, number| self.push_line(line, number, harvest));
+        if has_lines(bytes) {
+            return read_lines(bytes, self, harvest);
         }
+        read_document(bytes, RECORDS, harvest, |bytes, harvest| self.take_line(bytes, harvest));
     }
 
     fn finish(&mut self, harvest: &mut Harvest) {
         self.grow(harvest);
-        if harvest.session.is_none() && !harvest.steps.is_empty() {
+        let is_conversation = self.first + self.held.len() > 0;
+        if harvest.session.is_none() && is_conversation {
             harvest.open(Format::GeminiCli, &self.name, harvest.at);
+        } else if harvest.session.is_none() {
+            harvest.steps.clear();
         }
     }
 }
@@ -182,12 +192,15 @@ impl Importer {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            held: Vec::new(),
+            held: VecDeque::new(),
             held_bytes: 0,
+            first: 0,
             places: HashMap::new(),
-            ends: Vec::new(),
+            ends: VecDeque::new(),
             under: Under::Root,
-            grown: HashSet::new(),
+            passed: HashMap::new(),
+            told: Under::Root,
+            rewinds: 0,
             loose: 0,
         }
     }
@@ -222,12 +235,13 @@ impl Importer {
         }
         let Some(messages) = data.messages else { return };
         // All messages at once. What went before stays as a branch, unless it is in front of the new ones too.
-        self.rewind_to(0, harvest);
+        self.go_back(Under::Root, harvest);
+        let number = harvest.line;
         for raw in messages {
-            match serde_json::from_str::<Message<'_>>(raw.get()) {
-                Ok(message) => self.take_message(message, raw.get().as_bytes(), harvest),
-                Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
-            }
+            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
+                self.take_message(serde_json::from_slice(raw)?, raw, harvest);
+                Ok(())
+            });
         }
     }
 
@@ -239,16 +253,22 @@ impl Importer {
 
     /// That message and all behind it go; all of them, if it is not there.
     fn rewind(&mut self, id: &str, harvest: &mut Harvest) {
-        let kept = self.places.get(id).copied().unwrap_or(0);
-        self.rewind_to(kept, harvest);
+        match (self.places.get(id), self.passed.get(&message_key(id)).copied()) {
+            (Some(number), _) => self.drop_from(*number - self.first, harvest),
+            (None, passed) => self.go_back(passed.unwrap_or(Under::Root), harvest),
+        }
     }
 
-    fn rewind_to(&mut self, kept: usize, harvest: &mut Harvest) {
-        if kept >= self.held.len() {
-            return;
-        }
+    /// Back to before everything that is held.
+    fn go_back(&mut self, to: Under, harvest: &mut Harvest) {
+        self.drop_from(0, harvest);
+        self.under = to;
+    }
+
+    fn drop_from(&mut self, kept: usize, harvest: &mut Harvest) {
         // Into the log first: what goes stays there as a branch.
         self.grow(harvest);
+        self.rewinds += 1;
         for gone in self.held.drain(kept..) {
             self.held_bytes -= gone.bytes;
             self.places.remove(&gone.id);
@@ -258,64 +278,89 @@ impl Importer {
 
     fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut Harvest) {
         harvest.at = message.timestamp.and_then(|time| time.0).or(harvest.at);
-        let id = message.id.clone();
+        let (id, is_user) = (message.id.clone(), message.kind == "user");
         let bodies = match message.kind.as_ref() {
             "user" => user(&message, harvest),
             "gemini" | "model" => gemini(message, harvest),
             kind => return self.keep(line, kind, harvest),
         };
-        let held =
-            Held { id, at: harvest.at, line: harvest.line, bodies, bytes: line.len() + HELD_FRAME_BYTES };
-        self.hold(held);
+        if is_user && bodies.is_empty() {
+            self.keep(line, "user", harvest);
+        }
+        let bytes = line.len() + HELD_FRAME_BYTES;
+        self.hold(Held { id, at: harvest.at, line: harvest.line, bodies, bytes }, harvest);
         if self.held_bytes > HELD_BYTES_MAX {
-            self.under = self.grow(harvest);
-            self.held.clear();
-            self.places.clear();
-            self.ends.clear();
-            self.held_bytes = 0;
+            self.let_go(harvest);
         }
     }
 
     /// A message that is written again takes the place of its earlier version.
-    fn hold(&mut self, held: Held) {
-        self.held_bytes += held.bytes;
-        match self.places.get(&held.id) {
-            Some(place) => {
-                self.ends.truncate(*place);
-                let before = std::mem::replace(&mut self.held[*place], held);
-                self.held_bytes -= before.bytes;
+    fn hold(&mut self, held: Held, harvest: &mut Harvest) {
+        if let Some(number) = self.places.get(&held.id) {
+            let place = *number - self.first;
+            self.held_bytes += held.bytes;
+            let before = std::mem::replace(&mut self.held[place], held);
+            self.held_bytes -= before.bytes;
+            if place >= self.ends.len() {
+                for body in &before.bodies {
+                    harvest.forget(body.parts());
+                }
             }
-            None => {
-                self.places.insert(held.id.clone(), self.held.len());
-                self.held.push(held);
-            }
+            self.ends.truncate(place);
+        } else if let Some(under) = self.passed.get(&message_key(&held.id)) {
+            // What hangs from the version that went in stays there.
+            put_held(&held, *under, Path::Side, harvest);
+        } else {
+            self.held_bytes += held.bytes;
+            self.places.insert(held.id.clone(), self.first + self.held.len());
+            self.held.push_back(held);
         }
     }
 
-    /// Everything that is held goes in, as far as it is not in already. Gives the last of it.
-    fn grow(&mut self, harvest: &mut Harvest) -> Under {
+    /// The older half of what is held goes in for good.
+    fn let_go(&mut self, harvest: &mut Harvest) {
+        self.grow(harvest);
+        while self.held_bytes > HELD_BYTES_MAX / 2 && self.held.len() > 1 {
+            let (Some(gone), Some(end)) = (self.held.pop_front(), self.ends.pop_front()) else { return };
+            self.held_bytes -= gone.bytes;
+            self.places.remove(&gone.id);
+            self.passed.insert(message_key(&gone.id), self.under);
+            (self.under, self.first) = (end, self.first + 1);
+        }
+    }
+
+    /// Everything that is held goes in, as far as it is not in already.
+    fn grow(&mut self, harvest: &mut Harvest) {
         let (at, line) = (harvest.at, harvest.line);
-        let mut under = self.ends.last().copied().unwrap_or(self.under);
-        for held in &self.held[self.ends.len()..] {
-            (harvest.at, harvest.line) = (held.at, held.line);
-            for (number, body) in held.bodies.iter().enumerate() {
-                let content = [held.id.as_bytes(), &number.to_le_bytes(), &identity(body)].concat();
-                let key = match under {
-                    Under::Key(before) => Key::after(before, &content),
-                    Under::Root | Under::Leaf => Key::after(Key::of("gemini"), &content),
-                };
-                if self.grown.insert(key) {
-                    let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-                    harvest.add(key, under, by, body.clone());
-                }
-                under = Under::Key(key);
-            }
-            self.ends.push(under);
+        let mut under = self.ends.back().copied().unwrap_or(self.under);
+        for held in self.held.iter().skip(self.ends.len()) {
+            under = put_held(held, under, Path::Main, harvest);
+            self.ends.push_back(under);
+            self.told = under;
         }
         (harvest.at, harvest.line) = (at, line);
-        harvest.step(Key::of("leaf"), Act::Rewind(under));
-        under
+        if self.told != under {
+            self.told = under;
+            let place = format!("rewind {} {under:?}", self.rewinds);
+            harvest.step(Key::of(&place), Act::Rewind(under));
+        }
     }
+}
+
+fn message_key(id: &str) -> Key {
+    Key::of(&format!("{id}/0"))
+}
+
+/// Puts a message's entries behind each other. Gives the last of them.
+fn put_held(held: &Held, mut under: Under, path: Path, harvest: &mut Harvest) -> Under {
+    (harvest.at, harvest.line) = (held.at, held.line);
+    for (number, body) in held.bodies.iter().enumerate() {
+        let key = Key::of(&format!("{}/{number}", held.id));
+        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
+        harvest.step(key, Act::Version { body: body.clone(), under, by, path, names: None });
+        under = Under::Key(key);
+    }
+    under
 }
 
 /// Google's parts: one, many, or bare text.
@@ -347,7 +392,8 @@ fn part_of(piece: Piece<'_>, harvest: &mut Harvest) -> Option<Part> {
     })
 }
 
-/// What the user said. Commands to the program itself, and what it says to itself, are not sent to the model.
+/// What the user said. Commands to the program itself, and what it says to itself, are not sent to the model: they have no
+/// entry in the tree.
 fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
     let parts: Vec<Part> =
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
@@ -355,10 +401,11 @@ fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
     let text = text.trim();
     let to_itself =
         ["/", "?", "<session_context>", "<hook_context>"].iter().any(|opening| text.starts_with(opening));
-    match parts.is_empty() || to_itself {
-        true => Vec::new(),
-        false => vec![UserMessage { parts, origin: None }.into()],
+    if parts.is_empty() || to_itself {
+        harvest.forget(&parts);
+        return Vec::new();
     }
+    vec![UserMessage { parts, origin: None }.into()]
 }
 
 /// What the model said, and what its tools answered.
@@ -391,7 +438,8 @@ fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
         })
     });
     let stop = if called { Stop::ToolUse } else { Stop::Stop };
-    let answer = AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop };
+    let model = message.model.map(|model| model_name(Some("gemini"), &model));
+    let answer = AssistantMessage { parts, model, usage, cost_nano_usd: None, stop };
     let mut bodies: Vec<Body> = vec![answer.into()];
     bodies.extend(calls.into_iter().filter_map(|call| result(call, harvest)).map(Body::from));
     bodies

@@ -6,14 +6,16 @@
 //! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
 //! grows. Whatever the steps are, the drafts can be placed.
 
-use sapwood_core::entry::{Label, LeafMoved, Stance, codec};
+use sapwood_core::entry::{Label, LeafMoved, Stance, Usage, WrittenBy, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
+use sapwood_core::project::usage::usage_note;
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::harvest::{Act, By, Key, Path, Step, Under};
+use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
+use super::versions::{Meeting, Version, Versions};
 use super::{PROBLEMS_MAX, Problem, Trouble};
 
 /// Most steps taken up paths, in all: a file that asks for more is made to.
@@ -22,11 +24,36 @@ const WALK_STEPS_MAX: u64 = 1 << 30;
 const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
 /// The last time an id can hold, less some room to count up.
 const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
+/// Which part of a response's key its late usage has.
+const USAGE_PART: usize = usize::MAX;
+
+/// The key of usage that came after its response was imported.
+pub(super) fn usage_key(response: Key) -> Key {
+    response.part(USAGE_PART)
+}
+
+/// An entry in the tree that is to be taken.
+struct Add {
+    key: Key,
+    body: Body,
+    by: By,
+    names: Vec<Key>,
+    earlier: Earlier,
+}
+
+/// A response of which the log has a shorter version: its results are grown again behind it.
+struct Regrown {
+    response: Key,
+    /// The key that the source knows the last of them by, and where that is now.
+    last: Key,
+    place: Place,
+}
 
 pub struct Grower {
     agent: Option<Principal>,
     rows: Rows,
     keys: Keys,
+    versions: Versions,
     /// Which of the entries that the log had before the source has named in this run.
     named: Vec<bool>,
     last: Option<EntryId>,
@@ -35,6 +62,9 @@ pub struct Grower {
     source_leaf: Place,
     /// The leaf before this run, if somebody has gone on from the imported part since.
     own_leaf: Option<Place>,
+    /// The record that put the source's leaf where it is, if that was going back.
+    rewound: Option<Key>,
+    regrown: Option<Regrown>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
@@ -50,11 +80,14 @@ impl Grower {
             agent,
             rows: Rows::default(),
             keys: Keys::default(),
+            versions: Versions::default(),
             named: Vec::new(),
             last: None,
             leaf: None,
             source_leaf: None,
             own_leaf: None,
+            rewound: None,
+            regrown: None,
             at: TimestampMs::default(),
             walked: 0,
             moves: 0,
@@ -70,6 +103,18 @@ impl Grower {
             parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
         self.push_row(id, parent, stance);
         self.named.push(false);
+    }
+
+    /// What the entry says that was made known last: needed for sources that write messages anew.
+    pub fn know_body(&mut self, body: &Body) {
+        if let Some(row) = self.rows.len().checked_sub(1) {
+            self.versions.know(row as Index, body);
+        }
+    }
+
+    /// When the session began: the time of steps before the first that says one.
+    pub fn begin_at(&mut self, at: TimestampMs) {
+        self.at = at;
     }
 
     /// Where the leaf is, once everything is known.
@@ -103,7 +148,10 @@ impl Grower {
                 self.keys.put_stand_in(step.key, place, &self.rows);
                 self.follow(path, place);
             }
-            Act::Rewind(under) => self.source_leaf = self.place(under, &mut report),
+            Act::Rewind(under) => {
+                self.source_leaf = self.place(under, &mut report);
+                self.rewound = Some(step.key);
+            }
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
                     self.keep(step.key, body, Stance::Beside, None, drafts);
@@ -117,17 +165,19 @@ impl Grower {
                     }
                 }
             },
-            Act::Add { mut body, under, by, path, names, earlier } => {
+            Act::Add { body, under, by, path, names, earlier } => {
+                let add = Add { key: step.key, body, by, names, earlier };
                 let place = self.place(under, &mut report);
-                if let Some(known) = self.known_again(step.key, &mut report) {
-                    return self.follow(path, known);
-                }
-                if let Body::AssistantMessage(answer) = &mut body
-                    && earlier.iter().any(|key| self.has(*key))
-                {
-                    (answer.usage, answer.cost_nano_usd) = (None, None);
-                }
-                let row = self.grow(step.key, body, place, by, names, &mut report, drafts);
+                let place = self.take_entry(add, place, &mut report, drafts);
+                self.follow(path, place);
+            }
+            Act::Version { body, under, by, path, names } => {
+                let names = names.into_iter().collect();
+                let add = Add { key: step.key, body, by, names, earlier: Earlier::default() };
+                let place = self.place(under, &mut report);
+                let row = self.take_version(add, place, &mut report, drafts);
+                // Whatever hangs from the message hangs from its latest version.
+                self.keys.put_stand_in(step.key, row, &self.rows);
                 self.follow(path, row);
             }
         }
@@ -135,39 +185,102 @@ impl Grower {
 
     /// Puts the leaf where the source has it, or leaves it where its user went on meanwhile.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
-        if self.added == 0 {
+        let rewound = self.rewound.filter(|key| !self.has(*key));
+        if self.added == 0 && rewound.is_none() {
             return;
         }
         let went_on = |place: &Place| place.is_some_and(|row| !self.is_of_source(row));
-        let target = self.own_leaf.filter(went_on).unwrap_or(self.source_leaf);
-        self.move_leaf(target, drafts);
+        match (self.own_leaf.filter(went_on), rewound) {
+            (Some(own), _) => self.move_leaf(own, drafts),
+            (None, Some(_)) if self.added == 0 && self.leaf == self.source_leaf => {}
+            (None, Some(key)) => self.move_leaf_as(key, self.source_leaf, drafts),
+            (None, None) => self.move_leaf(self.source_leaf, drafts),
+        }
+    }
+
+    /// An entry in the tree, unless the log has it. Gives its place.
+    fn take_entry(
+        &mut self,
+        mut add: Add,
+        place: Place,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) -> Place {
+        let source_key = add.key;
+        let shorter = add.earlier.shorter.iter().rev().find(|(key, _)| self.has(*key)).map(|(_, took)| *took);
+        let answered = self.regrown.take().filter(|own| add.earlier.answers == Some(own.response));
+        if let Some(regrown) = &answered {
+            add.key = Key::after(regrown.response, &source_key.bits());
+        }
+        let same = add.earlier.same.filter(|same| self.has(*same) && !self.has(add.key));
+        let key = add.key;
+        let place = match self.known_again(same.unwrap_or(key), report) {
+            Some(known) if same.is_some() => self.take_late(add, known, drafts),
+            Some(known) => known,
+            None => self.take_new(add, place, shorter, report, drafts),
+        };
+        self.regrown = match answered {
+            Some(regrown) => Some(Regrown { last: source_key, place, ..regrown }),
+            None => shorter.map(|_| Regrown { response: key, last: key, place }),
+        };
+        place
+    }
+
+    /// An entry that the log has from before its usage was known: that comes now.
+    fn take_late(&mut self, mut add: Add, known: Place, drafts: &mut Vec<Draft>) -> Place {
+        self.keys.put_stand_in(add.key, known, &self.rows);
+        let note = usage_key(add.key);
+        let is_counted = add.earlier.counted.iter().chain([&note]).any(|key| self.has(*key));
+        if let Some(by) = take_usage(&mut add.body).filter(|_| !is_counted) {
+            self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+        }
+        known
+    }
+
+    /// `shorter` is what a shorter version of it had taken, if the log has one: only the rest is counted.
+    fn take_new(
+        &mut self,
+        mut add: Add,
+        place: Place,
+        shorter: Option<Option<Usage>>,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) -> Place {
+        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
+        if add.earlier.counted.iter().any(|key| self.has(*key)) {
+            take_usage(&mut add.body);
+        }
+        let note = usage_key(add.key);
+        let row = self.grow(add, place, report, drafts);
+        if let Some(by) = rest {
+            self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+        }
+        row
     }
 
     fn is_of_source(&self, row: Index) -> bool {
         Key::of_id(self.rows.id(row)).is_of_source()
     }
 
-    #[allow(clippy::too_many_arguments)] // All of it is one step.
     fn grow(
         &mut self,
-        key: Key,
-        mut body: Body,
+        add: Add,
         place: Place,
-        by: By,
-        names: Option<Key>,
         report: &mut impl FnMut(Trouble),
         drafts: &mut Vec<Draft>,
     ) -> Place {
+        let Add { key, mut body, by, names, .. } = add;
         if weight(&body) > WEIGHT_BYTES_SURE && codec::encode(&body).len() > BODY_BYTES_MAX {
             report(Trouble::TooLong);
             self.keys.put_stand_in(key, place, &self.rows);
             return place;
         }
+        let named = names.into_iter().find(|name| self.row(*name).is_some());
         match &mut body {
             Body::Compaction(compaction) => {
-                compaction.first_kept = names.and_then(|kept| self.entry_on_path(kept, place));
+                compaction.first_kept = named.and_then(|kept| self.entry_on_path(kept, place));
             }
-            Body::BranchSummary(summary) => summary.from = names.and_then(|left| self.entry(left)),
+            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left)),
             _ => {}
         }
         self.move_leaf(place, drafts);
@@ -179,9 +292,52 @@ impl Grower {
         self.leaf
     }
 
+    /// A message that may be known in other versions.
+    fn take_version(
+        &mut self,
+        mut add: Add,
+        place: Place,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) -> Place {
+        let message = add.key;
+        let (keys, rows) = (&self.keys, &self.rows);
+        let entry = |key| match keys.find(key, rows) {
+            Some(Met::Entry(row)) => Some(row),
+            Some(Met::StandIn(_)) | None => None,
+        };
+        let version = |number| {
+            let row = entry(message.part(number))?;
+            Some(Version { row, place: rows.parent(row), note: entry(usage_key(message.part(number))) })
+        };
+        match self.versions.meet(message, place, &mut add.body, version) {
+            Meeting::Known(row) => {
+                if let Some(named) = self.named.get_mut(row as usize).filter(|named| !**named) {
+                    *named = true;
+                    self.skipped += 1;
+                }
+                Some(row)
+            }
+            Meeting::New { number, says, rest } => {
+                add.key = message.part(number);
+                let note = usage_key(add.key);
+                let row = self.grow(add, place, report, drafts);
+                if row == place {
+                    return place;
+                }
+                self.versions.keep(message, place, says, row);
+                if let Some(by) = rest {
+                    self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+                }
+                row
+            }
+        }
+    }
+
     fn follow(&mut self, path: Path, place: Place) {
         if path == Path::Main {
             self.source_leaf = place;
+            self.rewound = None;
         }
     }
 
@@ -217,6 +373,9 @@ impl Grower {
         match under {
             Under::Leaf => self.source_leaf,
             Under::Root => None,
+            Under::Key(key) if self.regrown.as_ref().is_some_and(|regrown| regrown.last == key) => {
+                self.regrown.as_ref().and_then(|regrown| regrown.place)
+            }
             Under::Key(key) => match self.keys.find(key, &self.rows) {
                 Some(met) => self.place_of(met),
                 None => {
@@ -258,7 +417,12 @@ impl Grower {
         self.moves += 1;
         let target = to.map(|row| self.rows.id(row));
         let seed = format!("leaf_moved {} {target:?} {:?}", self.moves, self.last);
-        self.keep(Key::of(&seed), LeafMoved { to: target }.into(), Stance::Beside, None, drafts);
+        self.move_leaf_as(Key::of(&seed), to, drafts);
+    }
+
+    fn move_leaf_as(&mut self, key: Key, to: Place, drafts: &mut Vec<Draft>) {
+        let target = to.map(|row| self.rows.id(row));
+        self.keep(key, LeafMoved { to: target }.into(), Stance::Beside, None, drafts);
         self.leaf = to;
     }
 
@@ -296,6 +460,32 @@ impl Grower {
             _ => fresh,
         }
     }
+}
+
+/// What a body says its calls took, taken out of it.
+fn take_usage(body: &mut Body) -> Option<WrittenBy> {
+    match body {
+        Body::AssistantMessage(answer) => {
+            let (usage, cost_nano_usd) = (answer.usage.take(), answer.cost_nano_usd.take());
+            let model = answer.model.clone().unwrap_or_else(|| "unknown".to_owned());
+            usage.map(|usage| WrittenBy { model, calls: 1, usage, cost_nano_usd })
+        }
+        Body::Compaction(compaction) => compaction.written_by.take(),
+        _ => None,
+    }
+}
+
+/// What a call took beyond what was counted of it.
+fn rest_of(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
+    let Some(before) = counted else { return Some(by) };
+    let rest = Usage {
+        input: by.usage.input.saturating_sub(before.input),
+        output: by.usage.output.saturating_sub(before.output),
+        cache_read: by.usage.cache_read.saturating_sub(before.cache_read),
+        cache_write: by.usage.cache_write.saturating_sub(before.cache_write),
+        reasoning: by.usage.reasoning.saturating_sub(before.reasoning),
+    };
+    Some(WrittenBy { calls: 0, usage: believable(rest)?, cost_nano_usd: None, ..by })
 }
 
 fn millis(id: EntryId) -> i64 {

@@ -2,7 +2,9 @@
 //! of their own, in any shape; a [`Key`] is such an id as bits that fit into an entry's id, so that a later import knows
 //! again what the log has already. [`super::grow`] turns steps into drafts.
 
-use sapwood_core::content::{BlobRef, Part};
+use std::collections::HashMap;
+
+use sapwood_core::content::{BlobRef, Part, joined_text};
 use sapwood_core::entry::Usage;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::{Lineage, Origin};
@@ -106,20 +108,52 @@ pub enum Path {
     Side,
 }
 
+/// What the log may have of a record from an import when its source said less of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Earlier {
+    /// Shorter versions of the same response, the shortest first, each with what it had taken by then.
+    pub shorter: Vec<(Key, Option<Usage>)>,
+    /// The same entry under its other key: one is for before its usage was known, one for after.
+    pub same: Option<Key>,
+    /// Where its usage was counted, if the log has one of these.
+    pub counted: Vec<Key>,
+    /// The response that this answers: behind a longer version of it, it is grown again.
+    pub answers: Option<Key>,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// An entry in the tree. `names` is the record it refers to: what a compaction keeps from, if that is on its path, or
-    /// the leaf that a branch's summary tells of. `earlier` are shorter versions of the same response: what it took was
-    /// counted with them.
-    Add { body: Body, under: Under, by: By, path: Path, names: Option<Key>, earlier: Vec<Key> },
+    /// An entry in the tree. `names` are records it may refer to, of which the first that is there counts: what a
+    /// compaction keeps from, if that is on its path, or the leaf that a branch's summary tells of.
+    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Key>, earlier: Earlier },
+    /// A message that the source may write anew: the step's key is that of the message, whatever it says. Versions are
+    /// told apart by where they hang and what they say, and what the calls took counts once.
+    Version { body: Body, under: Under, by: By, path: Path, names: Option<Key> },
     /// An entry beside the tree.
     Note(Body),
     /// A label, once its target is known.
     Label { target: Key, text: Option<String> },
     /// A record without an entry of its own, from which others hang: it stands for the one it hangs from.
     Alias { under: Under, path: Path },
-    /// The source went back.
+    /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
     Rewind(Under),
+}
+
+impl Act {
+    /// What the step brings into the log.
+    pub fn body(&self) -> Option<&Body> {
+        match self {
+            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+        }
+    }
+
+    pub fn body_mut(&mut self) -> Option<&mut Body> {
+        match self {
+            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+        }
+    }
 }
 
 /// One step of a log's growth, with the line it comes from.
@@ -137,18 +171,34 @@ pub struct Step {
 pub struct Harvest {
     pub session: Option<NewSession>,
     pub steps: Vec<Step>,
-    /// Media that came inline. Bodies name them by hash.
+    /// Media that came inline and that a step names, by hash. They go where the steps go.
     pub blobs: Vec<Vec<u8>>,
+    /// Media that no step has named yet: the message they are part of is held.
+    unnamed: HashMap<BlobHash, Unnamed>,
     pub problems: Vec<Problem>,
     /// The line that is being read.
     pub line: u64,
     pub at: Option<TimestampMs>,
+    /// When the file was written last, for sources that say no times.
+    dated: Option<TimestampMs>,
+}
+
+/// Bytes, and how many bodies to come name them.
+#[derive(Debug)]
+struct Unnamed {
+    bytes: Vec<u8>,
+    times: usize,
 }
 
 impl Harvest {
+    /// Of a file that was written last at this time.
+    pub fn of_file(dated: TimestampMs) -> Self {
+        Self { dated: Some(dated), ..Self::default() }
+    }
+
     pub fn open(&mut self, format: Format, source_id: &str, at: Option<TimestampMs>) -> &mut NewSession {
         self.at = self.at.or(at);
-        let at = at.or(self.at).unwrap_or_default();
+        let at = at.or(self.at).or(self.dated).unwrap_or_default();
         let origin = Origin { format: format.as_str().to_owned(), id: source_id.chars().take(256).collect() };
         let id = session_id(format, source_id);
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
@@ -160,7 +210,10 @@ impl Harvest {
     }
 
     pub fn add_on(&mut self, path: Path, key: Key, under: Under, by: By, body: impl Into<Body>) {
-        self.step(key, Act::Add { body: body.into(), under, by, path, names: None, earlier: Vec::new() });
+        self.step(
+            key,
+            Act::Add { body: body.into(), under, by, path, names: Vec::new(), earlier: Earlier::default() },
+        );
     }
 
     /// A compaction or a branch's summary, with the record it names.
@@ -172,10 +225,17 @@ impl Harvest {
                 under,
                 by: By::Agent,
                 path: Path::Main,
-                names,
-                earlier: Vec::new(),
+                names: names.into_iter().collect(),
+                earlier: Earlier::default(),
             },
         );
+    }
+
+    /// A message that may be written anew.
+    pub fn version(&mut self, key: Key, under: Under, body: impl Into<Body>) {
+        let body = body.into();
+        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
+        self.step(key, Act::Version { body, under, by, path: Path::Main, names: None });
     }
 
     pub fn note(&mut self, key: Key, body: impl Into<Body>) {
@@ -186,7 +246,12 @@ impl Harvest {
         self.step(key, Act::Alias { under, path });
     }
 
+    /// A step, and with it the media it names: whoever takes the step away takes both.
     pub fn step(&mut self, key: Key, act: Act) {
+        for named in act.body().map(Body::blobs).unwrap_or_default() {
+            let bytes = self.take_unnamed(named);
+            self.blobs.extend(bytes);
+        }
         self.steps.push(Step { key, at: self.at, line: self.line, act });
     }
 
@@ -203,8 +268,53 @@ impl Harvest {
             bytes: bytes.len() as u64,
             duration_ms: None,
         };
-        self.blobs.push(bytes);
+        self.keep_unnamed(media.blob, bytes);
         Part::Media(media)
+    }
+
+    /// A text that is too long to show, kept as a blob.
+    pub fn whole_text(&mut self, text: String) -> BlobRef {
+        let bytes = text.into_bytes();
+        let blob = BlobHash::of(&bytes);
+        let kept = BlobRef {
+            blob,
+            mime: "text/plain".to_owned(),
+            name: None,
+            bytes: bytes.len() as u64,
+            duration_ms: None,
+        };
+        self.keep_unnamed(blob, bytes);
+        kept
+    }
+
+    /// The words of parts that become words only. Media among them goes, and that is said.
+    pub fn words(&mut self, parts: &[Part]) -> String {
+        if self.forget(parts) > 0 {
+            self.report(Trouble::LeftOut { why: "media where only words have a place".to_owned() });
+        }
+        joined_text(parts)
+    }
+
+    /// Parts that no step will name. How many of them were media.
+    pub fn forget(&mut self, parts: &[Part]) -> usize {
+        let media = parts.iter().filter_map(|part| match part {
+            Part::Media(media) => Some(media.blob),
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => None,
+        });
+        media.map(|blob| self.take_unnamed(blob)).count()
+    }
+
+    fn keep_unnamed(&mut self, blob: BlobHash, bytes: Vec<u8>) {
+        self.unnamed.entry(blob).or_insert(Unnamed { bytes, times: 0 }).times += 1;
+    }
+
+    fn take_unnamed(&mut self, blob: BlobHash) -> Option<Vec<u8>> {
+        let unnamed = self.unnamed.get_mut(&blob)?;
+        unnamed.times -= 1;
+        match unnamed.times {
+            0 => self.unnamed.remove(&blob).map(|unnamed| unnamed.bytes),
+            _ => Some(unnamed.bytes.clone()),
+        }
     }
 }
 
@@ -230,23 +340,58 @@ pub fn believable(usage: Usage) -> Option<Usage> {
         .then_some(usage)
 }
 
-/// What makes a body this one, whatever it cost: usage may become known after a first import.
-pub fn identity(body: &Body) -> Vec<u8> {
-    let mut bytes = body.kind().as_str().as_bytes().to_vec();
-    for part in body.parts() {
-        match part {
-            Part::Text(text) => bytes.extend_from_slice(text.text.as_bytes()),
-            Part::Reasoning(reasoning) => bytes.extend_from_slice(reasoning.text.as_bytes()),
-            Part::ToolCall(call) => {
-                bytes.extend_from_slice(call.call_id.as_bytes());
-                bytes.extend_from_slice(call.input.get().as_bytes());
-            }
-            Part::Media(media) => bytes.extend_from_slice(media.blob.as_bytes()),
+/// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.
+/// Others call Google what is `gemini` here.
+pub fn model_name(provider: Option<&str>, model: &str) -> String {
+    let provider = provider.map(|provider| if provider == "google" { "gemini" } else { provider });
+    match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {
+        Some(provider) if !model.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/')) => {
+            format!("{provider}/{model}")
         }
-        bytes.push(0);
+        _ => model.to_owned(),
     }
-    if body.parts().is_empty() {
-        bytes.extend_from_slice(body.text().as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_core::entry::UserMessage;
+
+    use super::*;
+
+    fn say(part: Part) -> Body {
+        UserMessage { parts: vec![part], origin: None }.into()
     }
-    bytes
+
+    #[test]
+    fn media_waits_for_the_step_that_names_it_and_goes_with_it() {
+        let mut harvest = Harvest::default();
+        let part = harvest.media("image/png", vec![7; 9], None);
+        assert!(harvest.blobs.is_empty(), "nobody has named it");
+        harvest.note(Key::of("other"), say(Part::text("no media")));
+        assert!(harvest.blobs.is_empty());
+        harvest.add(Key::of("one"), Under::Root, By::Caller, say(part));
+        assert_eq!(harvest.blobs, [vec![7; 9]]);
+        assert!(harvest.unnamed.is_empty());
+    }
+
+    #[test]
+    fn media_that_two_messages_hold_goes_with_each_of_them() {
+        let mut harvest = Harvest::default();
+        let parts = [0, 1].map(|_| harvest.media("image/png", vec![7; 9], None));
+        for (number, part) in parts.into_iter().enumerate() {
+            harvest.blobs.clear();
+            harvest.add(Key::of("one").part(number), Under::Root, By::Caller, say(part));
+            assert_eq!(harvest.blobs.len(), 1, "the first may be taken away before the second comes");
+        }
+        assert!(harvest.unnamed.is_empty());
+    }
+
+    #[test]
+    fn media_of_what_is_not_taken_is_not_held() {
+        let mut harvest = Harvest::default();
+        let part = harvest.media("image/png", vec![7; 9], None);
+        assert_eq!(harvest.words(&[Part::text("so far"), part]), "so far");
+        assert!(harvest.unnamed.is_empty());
+        assert_eq!(harvest.problems[0].what.code(), "import.left_out");
+    }
 }

@@ -4,20 +4,25 @@
 
 use std::borrow::Cow;
 
-use sapwood_core::content::{Part, Reasoning, joined_text};
+use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
     AssistantMessage, ContextChanged, ModelChanged, Stop, SystemNote, ToolResult, Usage, UserMessage,
 };
 use sapwood_core::{BlobHash, Body};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::blocks::{Block, Content};
+use super::document::{Records, has_lines, read_document, read_lines};
 use super::harvest::{By, Harvest, Key, Under, believable};
 use super::text::{arguments_json, input_json};
 use super::{Format, Lines, Reader, Trouble, read_json_line};
 
-#[derive(Deserialize)]
+/// Where a document has its messages.
+const RECORDS: Records = Records { of: &["messages"], inside: &[] };
+
+#[derive(Deserialize, Default)]
 struct Conversation<'a> {
     #[serde(borrow)]
     messages: Vec<&'a RawValue>,
@@ -47,6 +52,8 @@ struct Message<'a> {
     usage: Option<Counts>,
     #[serde(alias = "finish_reason", alias = "stop")]
     stop_reason: Option<String>,
+    /// A line that is no message, and a whole conversation.
+    messages: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -91,12 +98,20 @@ struct Cached {
 pub struct Importer {
     name: String,
     last: Option<Key>,
+    /// Whether anything was said yet, or the system's prompt given.
+    begun: bool,
 }
 
 impl Reader for Importer {
     fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
         read_json_line(line, number, harvest, |line, harvest| {
+            if line.starts_with(b"[") {
+                return self.take_whole(line, harvest);
+            }
             let message: Message<'_> = serde_json::from_slice(line)?;
+            if message.messages.is_some() && message.role.is_empty() {
+                return self.take_whole(line, harvest);
+            }
             self.open(None, line, harvest);
             self.take(message, line, harvest);
             Ok(())
@@ -104,41 +119,26 @@ impl Reader for Importer {
     }
 
     fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
-        harvest.line = 1;
-        let is_array = bytes.trim_ascii_start().starts_with(b"[");
-        let read = match is_array {
-            true => serde_json::from_slice(bytes).map(|messages| Conversation {
-                messages,
-                system: Content::Nothing,
-                model: None,
-                id: None,
-                title: None,
-            }),
-            false => serde_json::from_slice::<Conversation<'_>>(bytes),
-        };
-        match read {
-            Ok(conversation) => self.take_all(conversation, bytes, harvest),
-            // A message a line, or several documents behind each other.
-            Err(_) if !is_array => {
-                let mut lines = super::LineSplitter::default();
-                lines.push(bytes, |line, number| self.push_line(line, number, harvest));
-                lines.finish(|line, number| self.push_line(line, number, harvest));
-            }
-            Err(error) => {
-                harvest.line = error.line() as u64;
-                harvest.report(if error.is_eof() {
-                    Trouble::Torn
-                } else {
-                    Trouble::BadLine { why: error.to_string() }
-                });
-            }
+        if has_lines(bytes) {
+            return read_lines(bytes, self, harvest);
         }
+        read_document(bytes, RECORDS, harvest, |bytes, harvest| self.take_whole(bytes, harvest));
     }
 }
 
 impl Importer {
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), last: None }
+        Self { name: name.to_owned(), last: None, begun: false }
+    }
+
+    /// An array of messages, or an object with one.
+    fn take_whole(&mut self, bytes: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+        let conversation = match bytes.trim_ascii_start().starts_with(b"[") {
+            true => Conversation { messages: serde_json::from_slice(bytes)?, ..Conversation::default() },
+            false => serde_json::from_slice::<Conversation<'_>>(bytes)?,
+        };
+        self.take_all(conversation, bytes, harvest);
+        Ok(())
     }
 
     /// A conversation has the name of its file; one without a file is known by its first message.
@@ -159,8 +159,10 @@ impl Importer {
         if let Some(session) = &mut harvest.session {
             session.title = conversation.title;
         }
-        let system = joined_text(&conversation.system.into_parts(harvest));
+        let system = conversation.system.into_parts(harvest);
+        let system = harvest.words(&system);
         if !system.is_empty() {
+            self.begun = true;
             self.add(
                 system.clone().as_bytes(),
                 ContextChanged { system: Some(system), ..ContextChanged::default() },
@@ -172,11 +174,11 @@ impl Importer {
         }
         let mut lines = Lines::new(bytes);
         for raw in conversation.messages {
-            harvest.line = lines.of(raw.get());
-            match serde_json::from_str::<Message<'_>>(raw.get()) {
-                Ok(message) => self.take(message, raw.get().as_bytes(), harvest),
-                Err(error) => harvest.report(Trouble::BadLine { why: error.to_string() }),
-            }
+            let number = lines.of(raw.get());
+            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
+                self.take(serde_json::from_slice(raw)?, raw, harvest);
+                Ok(())
+            });
         }
     }
 
@@ -197,11 +199,12 @@ impl Importer {
                 .into(),
             ],
             "system" | "developer" => {
-                let text = joined_text(&message.content.into_parts(harvest));
-                vec![match self.last {
-                    // The first words of all are the system's prompt.
-                    None => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
-                    Some(_) => SystemNote { text, reason: None }.into(),
+                let parts = message.content.into_parts(harvest);
+                let text = harvest.words(&parts);
+                vec![match self.begun {
+                    // The first words of all are the system's prompt, whatever settings stand before them.
+                    false => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
+                    true => SystemNote { text, reason: None }.into(),
                 }]
             }
             role => {
@@ -209,6 +212,7 @@ impl Importer {
                 return harvest.report(Trouble::BadLine { why: format!("role {role:?} is not known") });
             }
         };
+        self.begun = true;
         for (number, body) in bodies.into_iter().enumerate() {
             let content = [raw, &number.to_le_bytes()].concat();
             self.add(&content, body, harvest);

@@ -9,6 +9,7 @@ mod blocks;
 pub mod claude_code;
 pub mod codex;
 pub mod detect;
+mod document;
 pub mod gemini_cli;
 pub mod grow;
 pub mod harvest;
@@ -20,6 +21,7 @@ pub mod role_files;
 mod rows;
 pub mod sapwood;
 pub mod text;
+mod versions;
 
 use harvest::{Harvest, Key};
 use sapwood_core::entry::{CustomInfo, LOG_VERSION};
@@ -177,13 +179,19 @@ impl Format {
         Some(sapwood_core::Principal::Agent(name))
     }
 
-    /// Whether a file is one JSON document, which is read as a whole.
-    pub fn is_document(self, first_byte: u8) -> bool {
+    /// Whether a file that begins with this line is one JSON document, which is read as a whole: where both are usual, a
+    /// line that is JSON by itself is followed by others.
+    pub fn is_document(self, first_line: &[u8]) -> bool {
         match self {
             Format::RoleFiles => true,
-            Format::Messages | Format::GeminiCli => first_byte == b'[' || first_byte == b'{',
+            Format::Messages | Format::GeminiCli => !document::is_value(first_line),
             _ => false,
         }
+    }
+
+    /// Whether the source writes a message anew while it grows, so that what the log has of it must be compared.
+    pub fn rewrites(self) -> bool {
+        matches!(self, Format::OpenCode | Format::GeminiCli)
     }
 }
 
@@ -270,11 +278,7 @@ fn read_json_line(
     if let Some(mended) = text::mend(line)
         && read(&mended, harvest).is_ok()
     {
-        let what = match std::str::from_utf8(line) {
-            Ok(_) => "it has half of a surrogate pair",
-            Err(_) => "it has bytes that are not UTF-8",
-        };
-        harvest.report(Trouble::Mended { what });
+        harvest.report(Trouble::Mended { what: text::fault_of(line) });
         return;
     }
     harvest.report(match ending {

@@ -2,29 +2,33 @@
 //! messages in order and each followed by its parts:
 //!
 //! ```text
-//! {"table":"session","id":…,"parent_id":…,"title":…,"directory":…,"time_created":…}
+//! {"table":"session","id":…,"parent_id":…,"title":…,"directory":…,"time_created":…,"revert":…}
 //! {"table":"message","id":…,"time_created":…,"data":{"role":…,"modelID":…,"tokens":…,"summary":…}}
 //! {"table":"part","id":…,"message_id":…,"data":{"type":"text",…}}
 //! ```
 //!
+//! A row whose data cannot be read has `fault` instead of it, which says why.
+//!
 //! - A tool's call and its result are one part, told apart by its `state`.
 //! - A `compaction` part in a user's message asks for a summary, and names in `tail_start_id` what is kept; the message
 //!   with `summary: true` that answers it is the summary.
-//! - A message is written anew while it grows, so it is known by its id and what it says.
+//! - A message is written anew while it grows, so its versions are told apart by what they say.
+//! - `revert` names a message, and perhaps a part of it: from there on nothing is sent any more. It stays as a branch.
+//! - A tool's output that was cleared later (`time.compacted`) is sent as a few words; the whole of it is kept as a blob.
 
 use std::borrow::Cow;
 
-use sapwood_core::Body;
-use sapwood_core::content::{Part, Reasoning, joined_text};
+use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, CustomInfo, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
-    UserMessage, WrittenBy,
+    AssistantMessage, Compaction, CustomInfo, ModelChanged, SessionNamed, Stop, Strategy, ToolResult,
+    Trigger, Usage, UserMessage, WrittenBy,
 };
+use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{By, Harvest, Key, Path, Under, believable, identity, lineage};
-use super::text::{Time, decode_data_url, input_json, keep_json};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage, model_name};
+use super::text::{self, Time, decode_data_url, input_json, keep_json};
 use super::{Format, Reader, Trouble, read_json_line};
 use crate::message::COST_NANO_USD_MAX;
 
@@ -37,8 +41,19 @@ struct Row<'a> {
     title: Option<String>,
     directory: Option<String>,
     time_created: Option<Time>,
+    revert: Option<Revert>,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
+    fault: Option<String>,
+}
+
+/// From where on the user took the conversation back.
+#[derive(Deserialize)]
+struct Revert {
+    #[serde(rename = "messageID")]
+    message_id: String,
+    #[serde(rename = "partID")]
+    part_id: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -48,6 +63,8 @@ struct MessageData<'a> {
     role: Cow<'a, str>,
     #[serde(rename = "modelID")]
     model_id: Option<String>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
     tokens: Option<Tokens>,
     cost: Option<f64>,
     /// `true` in an answer that is a summary; in a user's message an object with other data.
@@ -65,6 +82,14 @@ struct MessageData<'a> {
 struct ModelRef {
     #[serde(rename = "modelID")]
     model_id: Option<String>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+}
+
+impl ModelRef {
+    fn name(self) -> Option<String> {
+        self.model_id.map(|model| model_name(self.provider_id.as_deref(), &model))
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -89,7 +114,6 @@ struct PartData<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     text: Option<String>,
-    synthetic: Option<bool>,
     ignored: Option<bool>,
     #[serde(rename = "callID")]
     call_id: Option<String>,
@@ -113,6 +137,16 @@ struct State<'a> {
     output: Option<String>,
     error: Option<String>,
     time: Option<Span>,
+    attachments: Option<Vec<File>>,
+}
+
+/// A file, most often with its bytes in the address.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct File {
+    mime: Option<String>,
+    filename: Option<String>,
+    url: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -120,9 +154,15 @@ struct State<'a> {
 struct Span {
     start: f64,
     end: f64,
+    /// When the output was cleared.
+    compacted: Option<f64>,
 }
 
+/// What opencode sends instead of an output that it has cleared.
+const CLEARED: &str = "[Old tool result content cleared]";
+
 /// A message, until the next row is no part of it.
+#[derive(Clone)]
 struct Open {
     id: String,
     is_user: bool,
@@ -130,16 +170,26 @@ struct Open {
     message: AssistantMessage,
     results: Vec<ToolResult>,
     line: u64,
+    at: Option<TimestampMs>,
     /// A compaction is asked for: what it keeps, and why.
     asked: Option<(Option<String>, Trigger)>,
+    /// How many parts and results there are before the part that the user went back to.
+    kept: Option<(usize, usize)>,
 }
 
 #[derive(Default)]
 pub struct Importer {
     open: Option<Open>,
-    last: Option<Key>,
+    /// The rows that come belong to a message that could not be read.
+    is_lost: bool,
+    last: Option<Under>,
     asked: Option<(Option<String>, Trigger)>,
     model: Option<String>,
+    title: Option<String>,
+    revert: Option<Revert>,
+    /// Where the path ends, if the user went back, and what is left of the message they went back into.
+    back_to: Option<Under>,
+    rest: Option<Open>,
 }
 
 impl Reader for Importer {
@@ -151,38 +201,63 @@ impl Reader for Importer {
 
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
+        if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
+            // An entry, and not the session's first title: so another one is taken up later. Alone it is no conversation.
+            harvest.note(Key::of(&format!("title {title}")), SessionNamed { title });
+        }
+        let Some(under) = self.back_to.take() else { return };
+        let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));
+        harvest.step(Key::of(&format!("revert {revert:?}")), Act::Rewind(under));
+        self.last = Some(under);
+        if let Some(rest) = self.rest.take() {
+            self.put(rest, harvest);
+        }
     }
 }
 
 impl Importer {
+    /// Fails where mending the row's text may help.
     fn take_row(&mut self, row: Row<'_>, harvest: &mut Harvest) -> Result<(), serde_json::Error> {
-        let data = row.data.map_or("{}", RawValue::get);
         match row.table.as_ref() {
-            "session" => {
-                harvest.at = row.time_created.and_then(|time| time.0).or(harvest.at);
-                let session =
-                    harvest.open(Format::OpenCode, &row.id, row.time_created.and_then(|time| time.0));
-                session.title = row.title;
-                session.cwd = row.directory;
-                session.parent = row.parent_id.as_deref().map(|id| lineage(Format::OpenCode, id));
-            }
+            "session" => self.open_session(row, harvest),
             "message" => {
-                let message: MessageData<'_> = serde_json::from_str(data)?;
+                let data = read_data::<MessageData<'_>>(&row)?;
                 self.close(harvest);
                 harvest.at = row.time_created.and_then(|time| time.0).or(harvest.at);
-                self.open_message(row.id, message, harvest);
+                self.is_lost = true;
+                match data {
+                    Ok(data) if matches!(data.role.as_ref(), "user" | "assistant") => {
+                        self.is_lost = false;
+                        self.open_message(row.id, data, harvest);
+                    }
+                    Ok(data) => {
+                        let why = format!("role {:?} is not known", shown(&data.role));
+                        report_lost("message", &row.id, &why, harvest);
+                    }
+                    Err(why) => report_lost("message", &row.id, &why, harvest),
+                }
             }
-            "part" => {
-                let part: PartData<'_> = serde_json::from_str(data)?;
-                self.take_part(&row.id, part, data, harvest);
-            }
+            // Nobody knows whose words these are, and it was said that they are left out.
+            "part" if self.is_lost => {}
+            "part" => match read_data::<PartData<'_>>(&row)? {
+                Ok(part) => self.take_part(&row.id, part, row.data.map_or("{}", RawValue::get), harvest),
+                Err(why) => report_lost("part", &row.id, &why, harvest),
+            },
             table => {
-                let why =
-                    format!("a row of table {:?} is not known", table.chars().take(40).collect::<String>());
+                let why = format!("a row of table {:?} is not known", shown(table));
                 harvest.report(Trouble::LeftOut { why });
             }
         }
         Ok(())
+    }
+
+    fn open_session(&mut self, row: Row<'_>, harvest: &mut Harvest) {
+        let at = row.time_created.and_then(|time| time.0);
+        harvest.at = at.or(harvest.at);
+        let session = harvest.open(Format::OpenCode, &row.id, at);
+        session.cwd = row.directory;
+        session.parent = row.parent_id.as_deref().map(|id| lineage(Format::OpenCode, id));
+        (self.revert, self.title) = (row.revert, row.title.filter(|title| !title.trim().is_empty()));
     }
 
     fn open_message(&mut self, id: String, data: MessageData<'_>, harvest: &mut Harvest) {
@@ -199,10 +274,11 @@ impl Importer {
         let cost =
             data.cost.map(|dollars| count((dollars * 1e9).round())).filter(|cost| *cost <= COST_NANO_USD_MAX);
         let is_user = data.role == "user";
-        let chosen = data.model.and_then(|model| model.model_id).filter(|_| is_user);
+        let chosen = data.model.and_then(ModelRef::name).filter(|_| is_user);
         if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
             self.model = Some(model.clone());
-            self.add(model.clone().as_bytes(), ModelChanged { model }.into(), harvest);
+            self.step_back_at(&id);
+            self.add(Key::of(&format!("{id}/model")), None, ModelChanged { model }, harvest);
         }
         let stop = match data.finish.as_deref() {
             _ if data.error.is_some_and(|error| error.get().contains("AbortedError")) => Stop::Aborted,
@@ -218,14 +294,16 @@ impl Importer {
             is_summary: data.summary.is_some_and(|summary| summary.get() == "true"),
             message: AssistantMessage {
                 parts: Vec::new(),
-                model: data.model_id,
+                model: ModelRef { model_id: data.model_id, provider_id: data.provider_id }.name(),
                 usage,
                 cost_nano_usd: cost,
                 stop,
             },
             results: Vec::new(),
             line: harvest.line,
+            at: harvest.at,
             asked: None,
+            kept: None,
         });
     }
 
@@ -233,10 +311,13 @@ impl Importer {
         let Some(open) = &mut self.open else {
             return harvest.report(Trouble::LeftOut { why: "a part without its message".to_owned() });
         };
+        let revert = self.revert.as_ref().filter(|revert| revert.message_id == open.id);
+        if revert.is_some_and(|revert| revert.part_id.as_deref() == Some(id)) {
+            open.kept = Some((open.message.parts.len(), open.results.len()));
+        }
         let parts = &mut open.message.parts;
         match part.kind.as_ref() {
             "text" if part.ignored != Some(true) => {
-                let _ = part.synthetic;
                 parts.extend(part.text.filter(|text| !text.is_empty()).map(Part::text));
             }
             "reasoning" => {
@@ -244,110 +325,181 @@ impl Importer {
                 let redacted = text.is_empty();
                 parts.push(Part::Reasoning(Reasoning { text, redacted }));
             }
-            "tool" => take_tool(open, part),
-            "file" => match part.url.as_deref().and_then(decode_data_url) {
-                Some((_, bytes)) => {
-                    let mime = part.mime.as_deref().unwrap_or("application/octet-stream");
-                    parts.push(harvest.media(mime, bytes, part.filename));
-                }
-                None => {
-                    parts.extend(part.filename.or(part.url).map(|name| Part::text(format!("[file: {name}]"))))
-                }
-            },
+            "tool" => take_tool(open, id, part, raw, harvest),
+            "file" if !is_told_in_words(part.mime.as_deref()) => {
+                let file = File { mime: part.mime, filename: part.filename, url: part.url };
+                parts.extend(file.into_part(harvest));
+            }
             "compaction" => {
                 let trigger = if part.auto == Some(true) { Trigger::Pressure } else { Trigger::Manual };
                 open.asked = Some((part.tail_start_id, trigger));
             }
             // How a step began and ended: the message has what it took.
-            "step-start" | "step-finish" | "text" => {}
-            kind => {
-                let kind: String = kind.chars().take(64).collect();
-                let Some(data) = keep_json(raw) else { return };
-                let key = Key::of(&format!("part {id} {raw}"));
-                harvest.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
-            }
+            "step-start" | "step-finish" => {}
+            kind => keep_part(id, kind, raw, harvest),
         }
     }
 
+    /// The message is over: it goes in, and with it where the path ends, if that is here.
     fn close(&mut self, harvest: &mut Harvest) {
-        let Some(open) = self.open.take() else { return };
-        let line = std::mem::replace(&mut harvest.line, open.line);
-        let id = open.id.clone();
+        let Some(mut open) = self.open.take() else { return };
+        self.step_back_at(&open.id);
+        if let Some((parts, results)) = open.kept.take() {
+            let mut rest = open.clone();
+            rest.message.parts.truncate(parts);
+            rest.results.truncate(results);
+            self.rest = Some(rest);
+        }
+        self.put(open, harvest);
+    }
+
+    /// Where the user went back to, the path ends, though the log goes on.
+    fn step_back_at(&mut self, id: &str) {
+        let is_back = self.revert.as_ref().is_some_and(|revert| id >= revert.message_id.as_str());
+        if is_back && self.back_to.is_none() {
+            self.back_to = Some(self.last.unwrap_or(Under::Root));
+        }
+    }
+
+    fn put(&mut self, open: Open, harvest: &mut Harvest) {
+        let (line, at) = (harvest.line, harvest.at);
+        (harvest.line, harvest.at) = (open.line, open.at);
         if open.is_user {
-            self.close_user(open, harvest);
+            self.put_user(open, harvest);
         } else if let (true, Some((kept, trigger))) = (open.is_summary, self.asked.take()) {
             let compaction = Compaction {
-                summary: Some(joined_text(&open.message.parts)),
+                summary: Some(harvest.words(&open.message.parts)),
                 trigger,
                 written_by: bill_of(&open.message),
                 ..Compaction::new(Strategy::Imported, Trigger::Imported)
             };
-            let key = self.next_key(open.id.as_bytes(), &compaction.clone().into());
-            let under = self.last.map_or(Under::Root, Under::Key);
-            harvest.sum_up(key, under, kept.as_deref().map(Key::of), compaction);
-            self.last = Some(key);
+            self.add(Key::of(&open.id), kept.as_deref().map(Key::of), compaction, harvest);
         } else {
-            let mut message = open.message;
-            if message.stop == Stop::Stop && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
-                message.stop = Stop::ToolUse;
-            }
-            let first = self.add(open.id.as_bytes(), message.into(), harvest);
-            harvest.alias(Key::of(&id), Under::Key(first), Path::Side);
-            for (number, result) in open.results.into_iter().enumerate() {
-                let content = [id.as_bytes(), &number.to_le_bytes()].concat();
-                self.add(&content, result.into(), harvest);
-            }
+            self.put_answer(open, harvest);
         }
-        harvest.line = line;
+        (harvest.line, harvest.at) = (line, at);
     }
 
-    fn close_user(&mut self, open: Open, harvest: &mut Harvest) {
+    fn put_user(&mut self, open: Open, harvest: &mut Harvest) {
         if open.asked.is_some() {
+            harvest.forget(&open.message.parts);
             self.asked = open.asked;
             return;
         }
-        if open.message.parts.is_empty() {
+        if !open.message.parts.is_empty() {
+            let said = UserMessage { parts: open.message.parts, origin: None };
+            self.add(Key::of(&open.id), None, said, harvest);
+        }
+    }
+
+    fn put_answer(&mut self, open: Open, harvest: &mut Harvest) {
+        let mut message = open.message;
+        if message.parts.is_empty() && message.usage.is_none() && message.stop == Stop::Stop {
             return;
         }
-        let body = UserMessage { parts: open.message.parts, origin: None };
-        let key = self.add(open.id.as_bytes(), body.into(), harvest);
-        harvest.alias(Key::of(&open.id), Under::Key(key), Path::Side);
+        if message.stop == Stop::Stop && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
+            message.stop = Stop::ToolUse;
+        }
+        self.add(Key::of(&open.id), None, message, harvest);
+        for (number, result) in open.results.into_iter().enumerate() {
+            self.add(Key::of(&format!("{}/{number}", open.id)), None, result, harvest);
+        }
     }
 
-    fn add(&mut self, content: &[u8], body: Body, harvest: &mut Harvest) -> Key {
-        let under = self.last.map_or(Under::Root, Under::Key);
-        let key = self.next_key(content, &body);
+    fn add(&mut self, key: Key, names: Option<Key>, body: impl Into<Body>, harvest: &mut Harvest) {
+        let (body, under) = (body.into(), self.last.unwrap_or(Under::Root));
         let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-        harvest.add(key, under, by, body);
-        self.last = Some(key);
-        key
+        harvest.step(key, Act::Version { body, under, by, path: Path::Main, names });
+        self.last = Some(Under::Key(key));
     }
+}
 
-    fn next_key(&self, content: &[u8], body: &Body) -> Key {
-        let before = self.last.unwrap_or_else(|| Key::of("opencode"));
-        Key::after(before, &[content, &identity(body)].concat())
+/// A row's data, or why there is none. Fails where mending may help.
+fn read_data<'a, T: Deserialize<'a>>(row: &Row<'a>) -> Result<Result<T, String>, serde_json::Error> {
+    let data = match (&row.fault, row.data) {
+        (Some(fault), _) => return Ok(Err(fault.clone())),
+        (None, None) => return Ok(Err("it has no data".to_owned())),
+        (None, Some(data)) => data.get(),
+    };
+    match serde_json::from_str(data) {
+        Err(error) if text::mend(data.as_bytes()).is_some() => Err(error),
+        read => Ok(read.map_err(|error| error.to_string())),
+    }
+}
+
+fn report_lost(what: &str, id: &str, why: &str, harvest: &mut Harvest) {
+    let all = if what == "message" { " and its parts" } else { "" };
+    harvest.report(Trouble::BadLine { why: format!("{what} {:?}{all}: {why}", shown(id)) });
+}
+
+/// As much of a name as is told.
+fn shown(name: &str) -> String {
+    name.chars().take(40).collect()
+}
+
+/// Files that opencode does not send: it puts their text, or what is in the folder, into words of its own.
+fn is_told_in_words(mime: Option<&str>) -> bool {
+    matches!(mime, Some("text/plain" | "application/x-directory"))
+}
+
+fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut Harvest) {
+    let kind: String = kind.chars().take(64).collect();
+    match keep_json(raw) {
+        Some(data) => {
+            let key = Key::of(&format!("part {id} {raw}"));
+            harvest.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
+        }
+        None => harvest.report(Trouble::LeftOut { why: format!("part {:?} cannot be kept", shown(id)) }),
+    }
+}
+
+impl File {
+    fn into_part(self, harvest: &mut Harvest) -> Option<Part> {
+        match self.url.as_deref().and_then(decode_data_url) {
+            Some((_, bytes)) => {
+                let mime = self.mime.as_deref().unwrap_or("application/octet-stream");
+                Some(harvest.media(mime, bytes, self.filename))
+            }
+            None => self.filename.or(self.url).map(|name| Part::text(format!("[file: {name}]"))),
+        }
     }
 }
 
 /// A call, and what came of it.
-fn take_tool(open: &mut Open, part: PartData<'_>) {
+fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: &mut Harvest) {
     let (call_id, tool) = (part.call_id.unwrap_or_default(), part.tool.unwrap_or_default());
     let state = part.state.unwrap_or_default();
     open.message.parts.push(Part::tool_call(call_id.clone(), tool.clone(), input_json(state.input)));
     let is_error = state.status == "error";
     let text = if is_error { state.error } else { state.output };
     let Some(text) = text.filter(|_| is_error || state.status == "completed") else { return };
-    let took = state.time.map(|time| time.end - time.start).filter(|ms| (0.0..1e12).contains(ms));
+    let span = state.time.unwrap_or_default();
+    let took = Some(span.end - span.start).filter(|ms| span.end > 0.0 && (0.0..1e12).contains(ms));
+    let files = state.attachments.unwrap_or_default();
+    let is_cleared = span.compacted.is_some() && !is_error;
+    let (parts, full) = match is_cleared {
+        true => {
+            if !files.is_empty() {
+                keep_part(id, "tool", raw, harvest);
+            }
+            (vec![Part::text(CLEARED)], Some(harvest.whole_text(text)))
+        }
+        false => {
+            let files = files.into_iter().filter_map(|file| file.into_part(harvest));
+            ([Part::text(text)].into_iter().chain(files).collect(), None)
+        }
+    };
     open.results.push(ToolResult {
         call_id,
         tool: Some(tool),
-        parts: vec![Part::text(text)],
+        parts,
         is_error,
         duration_ms: took.map(|ms| ms.round() as u64),
         interrupted: false,
-        full: None,
+        full,
     });
 }
+
 /// What the call took that wrote a summary.
 fn bill_of(message: &AssistantMessage) -> Option<WrittenBy> {
     let model = message.model.clone().unwrap_or_else(|| "unknown".to_owned());

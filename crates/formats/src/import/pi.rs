@@ -20,9 +20,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::blocks::Content;
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage};
+use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage, model_name};
 use super::text::{Time, input_json};
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
+use crate::export::LEFT_OUT;
 use crate::message::COST_NANO_USD_MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,7 @@ struct Record<'a> {
     name: Option<String>,
     #[serde(alias = "thinking_level", alias = "level")]
     thinking_level: Option<String>,
+    provider: Option<String>,
     #[serde(alias = "model_id", alias = "model")]
     model_id: Option<String>,
     #[serde(alias = "custom_type")]
@@ -84,6 +86,7 @@ struct Message<'a> {
     role: Cow<'a, str>,
     #[serde(borrow)]
     content: Content<'a>,
+    provider: Option<String>,
     #[serde(alias = "model_id")]
     model: Option<String>,
     usage: Option<Counts>,
@@ -127,6 +130,16 @@ struct Counts {
     #[serde(alias = "cache_write")]
     cache_write: Option<f64>,
     cost: Option<Cost>,
+}
+
+/// What a summary says of files.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Files {
+    #[serde(alias = "read_files")]
+    read_files: Vec<String>,
+    #[serde(alias = "modified_files")]
+    modified_files: Vec<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -226,6 +239,7 @@ impl Importer {
             What::Leaf(target) => {
                 let to = target.map_or(Under::Root, |target| Under::Key(Key::of(&target)));
                 harvest.alias(key, to, Path::Main);
+                harvest.step(key.part(1), Act::Rewind(to));
             }
         }
     }
@@ -259,14 +273,17 @@ impl Importer {
                 Some(summary) => What::BranchSummary(BranchSummary {
                     summary,
                     from: None,
-                    details: Details::default(),
+                    details: details_of(record.details),
                     from_hook: record.from_hook.unwrap_or(false),
                 }),
             },
             "thinking_level_change" => {
                 What::Setting(ThinkingChanged { level: record.thinking_level.clone()? }.into())
             }
-            "model_change" => What::Setting(ModelChanged { model: record.model_id.clone()? }.into()),
+            "model_change" => {
+                let model = model_name(record.provider.as_deref(), record.model_id.as_deref()?);
+                What::Setting(ModelChanged { model }.into())
+            }
             "custom_message" => What::Custom,
             "label" => What::Beside(Act::Label {
                 target: Key::of(record.target_id.as_deref()?),
@@ -292,7 +309,7 @@ impl Importer {
         let message = record.message.unwrap_or_default();
         let body: Body = match message.role.as_ref() {
             "user" => UserMessage { parts: message.content.into_parts(harvest), origin: None }.into(),
-            "assistant" => assistant(message, harvest).into(),
+            "assistant" => self.assistant(message, harvest).into(),
             "toolResult" | "tool_result" | "tool" => ToolResult {
                 call_id: message.tool_call_id.unwrap_or_default(),
                 tool: message.tool_name.filter(|tool| !tool.is_empty()),
@@ -321,10 +338,12 @@ impl Importer {
             .into(),
             "branchSummary" | "branch_summary" => {
                 let summary = message.summary.unwrap_or_default();
-                BranchSummary { summary, from: None, details: Details::default(), from_hook: false }.into()
+                let details = details_of(message.details);
+                BranchSummary { summary, from: None, details, from_hook: false }.into()
             }
             "compactionSummary" | "compaction_summary" => {
-                compaction(message.summary, message.tokens_before, false).into()
+                let details = details_of(message.details);
+                Compaction { details, ..compaction(message.summary, message.tokens_before, false) }.into()
             }
             _ => {
                 keep_record(self.format(), "message", key.part(1), line, harvest);
@@ -340,8 +359,18 @@ impl Importer {
             self.chain.as_ref()?.get(index).copied()
         });
         let kept = record.first_kept_entry_id.as_deref().map(Key::of).or(by_index);
+        let details = details_of(record.details);
         let body = compaction(record.summary, record.tokens_before, record.from_hook.unwrap_or(false));
-        harvest.sum_up(key, under, kept, body);
+        harvest.sum_up(key, under, kept, Compaction { details, ..body });
+    }
+
+    fn assistant(&self, message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+        let mut answer = assistant(message, harvest);
+        // pi never sends again what was cut off, as it does an error; the log keeps its words all the same.
+        if self.dialect == Dialect::Pi && answer.stop == Stop::Aborted {
+            answer.stop = Stop::Error;
+        }
+        answer
     }
 }
 
@@ -368,11 +397,18 @@ fn parent_name(path: &str) -> String {
 
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {
     Compaction {
-        summary: summary.filter(|summary| !summary.is_empty()),
+        // What an export of ours puts in the place of no summary is none.
+        summary: summary.filter(|summary| !summary.is_empty() && summary != LEFT_OUT),
         tokens_before: tokens_before.and_then(whole),
         from_hook,
         ..Compaction::new(Strategy::Imported, Trigger::Imported)
     }
+}
+
+/// Details of another shape are somebody else's.
+fn details_of(raw: Option<&RawValue>) -> Details {
+    let files = raw.and_then(|raw| serde_json::from_str::<Files>(raw.get()).ok()).unwrap_or_default();
+    Details { files_read: files.read_files, files_changed: files.modified_files, ..Details::default() }
 }
 
 fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
@@ -387,10 +423,11 @@ fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
         cache_write: count(counts.cache_write),
         reasoning: 0,
     };
+    let model = message.model.filter(|model| !model.is_empty() && model != "unknown");
     let cost = counts.cost.and_then(|cost| cost.total).map(|dollars| (dollars * 1e9).round());
     AssistantMessage {
         parts,
-        model: message.model.filter(|model| !model.is_empty()),
+        model: model.map(|model| model_name(message.provider.as_deref(), &model)),
         usage: believable(usage),
         cost_nano_usd: cost.and_then(whole).filter(|cost| *cost <= COST_NANO_USD_MAX),
         stop: match message.stop_reason.as_deref() {

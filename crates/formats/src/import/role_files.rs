@@ -11,13 +11,19 @@ use sapwood_core::{Body, Json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::document::{Records, read_document};
 use super::harvest::{By, Harvest, Key, Under};
 use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
+use crate::export::LEFT_OUT;
 
 /// What the state of a role is kept as, beside the tree.
 pub const STATE_TYPE: &str = "role-files:state";
 pub const FEED_TYPE: &str = "role-files:feed";
+
+/// Where a transcript has its messages.
+const RECORDS: Records =
+    Records { of: &["transcriptHistory", "archivedTranscriptHistory"], inside: &["compactionArchives"] };
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,8 +31,8 @@ struct RoleSession<'a> {
     #[serde(default)]
     role_name: Option<String>,
     logical_session_id: String,
-    #[serde(borrow)]
-    transcript_history: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    transcript_history: Option<Vec<&'a RawValue>>,
     #[serde(borrow, default)]
     compaction_archives: Option<Vec<Archive<'a>>>,
     #[serde(default)]
@@ -55,10 +61,11 @@ struct Archive<'a> {
     #[serde(default)]
     trigger: String,
     compacted_at: Option<Time>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     archived_transcript_history: Vec<&'a RawValue>,
+    /// Missing where the file was cut off: then nothing was replaced.
     #[serde(borrow)]
-    replacement_message: &'a RawValue,
+    replacement_message: Option<&'a RawValue>,
 }
 
 /// The four shapes of a message.
@@ -101,38 +108,29 @@ impl Reader for Importer {
     }
 
     fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
-        harvest.line = 1;
-        if bytes.trim_ascii_start().starts_with(b"[") {
-            return take_feed(bytes, harvest);
-        }
-        match serde_json::from_slice::<RoleSession<'_>>(bytes) {
-            Ok(session) => self.take(session, bytes, harvest),
-            Err(error) => {
-                harvest.line = error.line() as u64;
-                harvest.report(if error.is_eof() {
-                    Trouble::Torn
-                } else {
-                    Trouble::BadLine { why: error.to_string() }
-                });
+        read_document(bytes, RECORDS, harvest, |bytes, harvest| {
+            if bytes.trim_ascii_start().starts_with(b"[") {
+                return take_feed(bytes, harvest);
             }
-        }
+            let session: RoleSession<'_> = serde_json::from_slice(bytes)?;
+            if session.transcript_history.is_none() && session.compaction_archives.is_none() {
+                return Err(serde::de::Error::missing_field("transcriptHistory"));
+            }
+            self.take(session, bytes, harvest);
+            Ok(())
+        });
     }
 }
 
 /// The operator's feed, kept beside the tree.
-fn take_feed(bytes: &[u8], harvest: &mut Harvest) {
-    let items: Vec<&RawValue> = match serde_json::from_slice(bytes) {
-        Ok(items) => items,
-        Err(error) => {
-            harvest.line = error.line() as u64;
-            return harvest.report(Trouble::BadLine { why: error.to_string() });
-        }
-    };
+fn take_feed(bytes: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+    let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {
         let Some(data) = keep_json(raw.get()) else { continue };
         let key = Key::of(&format!("feed {number} {}", raw.get()));
         harvest.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
     }
+    Ok(())
 }
 
 impl Importer {
@@ -150,11 +148,17 @@ impl Importer {
         for archive in archives {
             self.take_history(&archive.archived_transcript_history, replaced, &mut lines, harvest);
             harvest.at = archive.compacted_at.and_then(|time| time.0).or(harvest.at);
-            harvest.line = lines.of(archive.replacement_message.get());
-            self.take_archive(&archive, harvest);
-            replaced = Some(archive.replacement_message.get());
+            let Some(replacement) = archive.replacement_message.map(RawValue::get) else { continue };
+            harvest.line = lines.of(replacement);
+            self.take_archive(&archive.trigger, replacement, harvest);
+            replaced = Some(replacement);
         }
-        self.take_history(&session.transcript_history, replaced, &mut lines, harvest);
+        let history = session.transcript_history.unwrap_or_default();
+        self.take_history(&history, replaced, &mut lines, harvest);
+        if self.last.is_none() {
+            // A state of nothing: there is no conversation yet, or none that could be read.
+            return;
+        }
         let node = session.current_node_context;
         let state = serde_json::json!({
             "isActive": session.is_active.unwrap_or(false),
@@ -188,15 +192,17 @@ impl Importer {
         }
     }
 
-    fn take_archive(&mut self, archive: &Archive<'_>, harvest: &mut Harvest) {
-        let message = serde_json::from_str::<Message<'_>>(archive.replacement_message.get());
+    fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut Harvest) {
+        let message = serde_json::from_str::<Message<'_>>(replacement);
         let summary = message.ok().and_then(|message| message.content.or(message.text));
+        // What an export of ours puts in the place of no summary is none.
+        let summary = summary.filter(|summary| summary != LEFT_OUT);
         let compaction = Compaction {
             summary,
-            trigger: if archive.trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },
+            trigger: if trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
-        self.add(archive.replacement_message.get().as_bytes(), compaction.into(), By::Agent, harvest);
+        self.add(replacement.as_bytes(), compaction.into(), By::Agent, harvest);
     }
 
     fn add(&mut self, content: &[u8], body: Body, by: By, harvest: &mut Harvest) {

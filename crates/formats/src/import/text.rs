@@ -173,6 +173,14 @@ pub fn mend(line: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// What is wrong with a line that [`mend`] mends.
+pub fn fault_of(line: &[u8]) -> &'static str {
+    match std::str::from_utf8(line) {
+        Ok(_) => "it has half of a surrogate pair",
+        Err(_) => "it has bytes that are not UTF-8",
+    }
+}
+
 fn mend_surrogates(text: &str) -> Option<String> {
     let mut mended = String::new();
     let (mut from, mut at) = (0, 0);

@@ -19,6 +19,8 @@ use sapwood_core::flow::graph::{EdgeKind, HandoffBy, Improvement, Route};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::message::NESTING_MAX;
+
 pub use flow::{OwnAgents, flow_of};
 pub use readings::{Index, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
@@ -26,6 +28,12 @@ pub use session::{Exported, of_session};
 pub const SCHEMA_VERSION: &str = "1.0";
 /// Largest document that is read.
 pub const WORKFLOW_BYTES_MAX: usize = 64 << 20;
+/// How deep the document is around what a message holds: `workflow`, `metadata`, the messages, their parts.
+const FRAME_DEPTH: usize = 12;
+/// Room for that and [`NESTING_MAX`] levels more, several times over.
+const STACK_BYTES: usize = 16 << 20;
+/// Nodes and events that the smallest document has.
+const NODES_SPARE: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -191,11 +199,38 @@ pub fn parse(text: &str) -> Result<Document, WorkflowError> {
     if text.len() > WORKFLOW_BYTES_MAX {
         return Err(WorkflowError::TooLarge { bytes: text.len() });
     }
-    let invalid = |error: serde_saphyr::Error| WorkflowError::Invalid { why: error.to_string() };
-    let document: Document = serde_saphyr::from_str(text).map_err(invalid)?;
+    let document = read_deep(text).map_err(|why| WorkflowError::Invalid { why })?;
     match document.schema_version.as_str() {
         SCHEMA_VERSION => Ok(document),
         _ => Err(WorkflowError::Version { found: document.schema_version }),
+    }
+}
+
+/// The parser takes some 20 KB of stack for each level, and callers have as little as 2 MB: it gets a stack of its own.
+fn read_deep(text: &str) -> Result<Document, String> {
+    let read = || {
+        serde_saphyr::from_str_with_options::<Document>(text, limits_for(text))
+            .map_err(|error| error.to_string())
+    };
+    std::thread::scope(|scope| {
+        let reading = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, read);
+        let reading = reading.map_err(|error| format!("there is no room to read it: {error}"))?;
+        reading.join().unwrap_or_else(|_| Err("its reader failed".to_owned()))
+    })
+}
+
+/// What the parser may spend on a text: enough for whatever an export of that size can hold. The parser's own limits are
+/// for settings, and refuse a conversation of some ten thousand messages.
+fn limits_for(text: &str) -> serde_saphyr::Options {
+    // The shortest node as text is `- ` around another one; each has a beginning and an end.
+    let nodes_max = text.len() / 2 + NODES_SPARE;
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: NESTING_MAX + FRAME_DEPTH,
+            max_nodes: nodes_max,
+            max_events: nodes_max.saturating_mul(2),
+            max_total_scalar_bytes: WORKFLOW_BYTES_MAX,
+        },
     }
 }
 

@@ -2,7 +2,8 @@
 //! parallel or conditional is inferred. The whole conversation is in the metadata, incomplete turns too.
 //!
 //! A turn is the run of user messages and everything that answers them, up to the next user message after an answer. It
-//! is completed if the last thing the model said in it has text.
+//! is completed if the last thing the model said in it has text, and it was not cut off: neither while it spoke, nor in a
+//! tool that it had called.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,6 @@ use crate::import::text::write_rfc3339;
 pub const EXPORT_KEY: &str = "sapwood_export";
 const FALLBACK_ID: &str = "exported-session";
 const FALLBACK_AGENT: &str = "assistant";
-/// Longest id made of a title.
-const ID_BYTES_MAX: usize = 100;
 
 /// What was exported, for whoever writes it down.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,12 +83,15 @@ fn turns_of(path: &[Entry]) -> Vec<Turn> {
             Body::AssistantMessage(answer) if answer.stop != Stop::Error => {
                 let Some(turn) = turns.last_mut() else { continue };
                 turn.answered = true;
-                turn.has_final_text = !entry.body.text().trim().is_empty();
+                turn.has_final_text = answer.stop != Stop::Aborted && !entry.body.text().trim().is_empty();
                 for call in answer.parts.iter().filter_map(Part::as_tool_call) {
                     if !turn.tools.contains(&call.name) {
                         turn.tools.push(call.name.clone());
                     }
                 }
+            }
+            Body::ToolResult(result) if result.interrupted => {
+                turns.iter_mut().last().into_iter().for_each(|turn| turn.has_final_text = false);
             }
             _ => {}
         }
@@ -113,10 +115,8 @@ fn neutralise(text: &str) -> String {
 /// The title's ASCII letters and digits, in lower case, joined by hyphens.
 fn id_of(title: &str) -> String {
     let words = title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let mut id = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
-    id.truncate(ID_BYTES_MAX);
-    let id = id.trim_end_matches('-');
-    if id.is_empty() { FALLBACK_ID.to_owned() } else { id.to_owned() }
+    let id = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
+    if id.is_empty() { FALLBACK_ID.to_owned() } else { id }
 }
 
 /// The agent as it was frozen into the session.

@@ -5,6 +5,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+/// Longest key that stands bare before its colon.
+const KEY_LETTERS_MAX: usize = 1_000;
+
 pub(super) fn write(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -27,8 +30,7 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
                 if number > 0 {
                     indent(out, depth);
                 }
-                write_text(out, key);
-                out.push(':');
+                write_key(out, key, depth);
                 write_behind(out, &fields[key], depth);
             }
         }
@@ -49,6 +51,21 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
         }
         scalar => write_scalar(out, scalar),
     }
+}
+
+/// Readers look no further than 1,024 letters for what makes a key of a text; a longer one says first that it is one.
+fn write_key(out: &mut String, key: &str, depth: usize) {
+    let mut text = String::new();
+    write_text(&mut text, key);
+    if text.chars().count() <= KEY_LETTERS_MAX {
+        out.push_str(&text);
+    } else {
+        out.push_str("? ");
+        out.push_str(&text);
+        out.push('\n');
+        indent(out, depth);
+    }
+    out.push(':');
 }
 
 /// What stands behind a key or a dash: on the same line, or as a block of its own.

@@ -67,7 +67,7 @@ fn a_response_over_several_records_is_one_entry_and_counts_once() {
         (spend.calls, spend.usage.input, spend.usage.output, spend.usage.cache_read),
         (2, 20, 10, 200)
     );
-    assert_eq!(taken.log.context().model.as_deref(), Some("claude-test-1"));
+    assert_eq!(taken.log.context().model.as_deref(), Some("anthropic/claude-test-1"));
     let session = taken.session.unwrap();
     assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000001");
     assert_eq!(session.cwd.as_deref(), Some("/work/shop"));
@@ -314,4 +314,133 @@ fn ids_of_any_length_hold_the_tree_together() {
     assert_eq!(taken.codes(), []);
     assert_eq!(taken.context(), ["u:one", "a:two", "u:three"]);
     assert_eq!(take_again(Format::ClaudeCode, taken.log, lines(&values)).added, 0);
+}
+
+#[test]
+fn a_file_that_grew_in_the_middle_of_a_response_keeps_its_call_and_counts_the_final_usage_once() {
+    let counted = |mut record: Value, output: u64| {
+        record["message"]["usage"]["output_tokens"] = json!(output);
+        record
+    };
+    let values = [
+        user("u1", None, "both"),
+        counted(called("a1", "u1", "m1", "c1"), 1),
+        result("r1", "a1", "c1", "one"),
+        counted(called("a2", "r1", "m1", "c2"), 9),
+        result("r2", "a2", "c2", "two"),
+        counted(said("b1", "r2", "m2", "done"), 3),
+    ];
+    let grown = take_again(Format::ClaudeCode, take_all(&values[..3]).log, lines(&values));
+    assert_eq!(grown.context(), ["u:both", "C:Read(c1) C:Read(c2)", "t:one", "t:two", "a:done"]);
+    let spend = grown.spend();
+    assert_eq!((spend.calls, spend.usage.input, spend.usage.output), (2, 20, 12));
+    let again = take_again(Format::ClaudeCode, grown.log, lines(&values));
+    assert_eq!((again.added, again.spend().usage.output), (0, 12));
+}
+
+#[test]
+fn a_record_that_is_written_twice_is_reported_and_changes_nothing() {
+    let once = [
+        user("u1", None, "hello"),
+        said("a1", "u1", "m1", "part A"),
+        said("a2", "a1", "m1", "part B"),
+        user("u2", Some("a2"), "more"),
+        said("a5", "u2", "m5", "five"),
+    ];
+    for (twice, at) in [(1, 2), (1, 5), (2, 3), (0, 5), (3, 5)] {
+        let mut values = once.to_vec();
+        values.insert(at, once[twice].clone());
+        let taken = take_all(&values);
+        assert_eq!(taken.context(), ["u:hello", "a:part A a:part B", "u:more", "a:five"], "{twice} at {at}");
+        assert_eq!(taken.codes(), [(at as u64 + 1, "import.duplicate")]);
+        assert_eq!(taken.spend().calls, 2);
+    }
+}
+
+#[test]
+fn a_preserved_segment_stays_word_for_word_behind_the_summary() {
+    let boundary = |head: &str| {
+        json!({
+            "subtype": "compact_boundary", "logicalParentUuid": "a2", "compactMetadata": {
+                "trigger": "auto", "preTokens": 50,
+                "preservedSegment": { "headUuid": head, "anchorUuid": "s1", "tailUuid": "a2" },
+            },
+        })
+    };
+    let mut summary = user("s1", Some("b1"), "what happened");
+    summary["isCompactSummary"] = json!(true);
+    let all = |head: &str| {
+        take_all(&[
+            user("u1", None, "old"),
+            said("a0", "u1", "m0", "old answer"),
+            user("u2", Some("a0"), "kept"),
+            called("c1", "u2", "m1", "c1"),
+            result("r1", "c1", "c1", "words"),
+            said("a2", "r1", "m2", "kept answer"),
+            record("b1", None, "system", boundary(head)),
+            summary.clone(),
+            user("u3", Some("a2"), "new"),
+            said("a3", "u3", "m3", "new answer"),
+        ])
+    };
+    let behind = ["C:Read(c1)", "t:words", "a:kept answer", "u:new", "a:new answer"];
+    assert_eq!(all("u2").context(), [&["u:what happened", "u:kept"][..], &behind].concat());
+    let from_call = all("c1");
+    assert_eq!(from_call.context(), [&["u:what happened"][..], &behind].concat());
+    assert_eq!(from_call.codes(), []);
+}
+
+#[test]
+fn what_a_fork_copied_counts_in_its_source() {
+    let source = "c0ffee00-0000-4000-8000-00000000000a";
+    let copied = |mut record: Value| {
+        record["forkedFrom"] = json!({ "sessionId": source, "messageUuid": record["uuid"] });
+        record
+    };
+    let taken = take_all(&[
+        copied(user("u1", None, "hello")),
+        copied(said("a1", "u1", "m1", "hi")),
+        user("u2", Some("a1"), "another way"),
+        said("a2", "u2", "m2", "gladly"),
+    ]);
+    assert_eq!(taken.context(), ["u:hello", "a:hi", "u:another way", "a:gladly"]);
+    assert_eq!((taken.spend().calls, taken.spend().usage.input), (1, 10));
+    assert_eq!(taken.session.unwrap().parent.unwrap().session.as_str(), source);
+}
+
+#[test]
+fn what_the_user_said_while_the_agent_worked_is_in_the_context() {
+    let queued = json!({ "attachment": { "type": "queued_command", "prompt": "and the zebra", "commandMode": "prompt" } });
+    let other = json!({ "attachment": { "type": "file", "filename": "a.txt" } });
+    let taken = take_all(&[
+        user("u1", None, "go"),
+        called("a1", "u1", "m1", "c1"),
+        result("r1", "a1", "c1", "words"),
+        record("q1", Some("r1"), "attachment", queued),
+        record("f1", Some("q1"), "attachment", other),
+        said("a2", "f1", "m2", "both"),
+    ]);
+    assert_eq!(taken.context(), ["u:go", "C:Read(c1)", "t:words", "u:and the zebra", "a:both"]);
+    let asked = taken.log.entries().find(|entry| entry.body.search_text().contains("zebra")).unwrap();
+    assert_eq!((asked.meta.kind, taken.count(Kind::CustomInfo)), (Kind::UserMessage, 1));
+}
+
+#[test]
+fn a_helper_is_a_session_of_its_own_with_its_own_calls() {
+    let taken = take(Format::ClaudeCode, include_str!("../fixtures/claude-code-helper.jsonl"));
+    assert_eq!(
+        taken.context(),
+        [
+            "u:Find where the tax is added.",
+            "a:I look in two places. C:Grep(toolu_1) C:Read(toolu_2)",
+            "t:cart.py:12",
+            "t:def total(): ...",
+            "a:In cart.py, line 12.",
+        ]
+    );
+    let spend = taken.spend();
+    assert_eq!((spend.calls, spend.usage.output, taken.codes()), (2, 59, vec![]));
+    let session = taken.session.unwrap();
+    assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000007:agent-b7d1");
+    assert_eq!(session.parent.unwrap().session.as_str(), "c0ffee00-0000-4000-8000-000000000007");
 }

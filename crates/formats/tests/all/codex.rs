@@ -270,3 +270,181 @@ fn compactions_that_repeat_the_users_words_do_not_blow_up_a_small_file() {
     assert!(bytes < 65 << 20, "{} bytes became {bytes}", text.len());
     assert!(taken.codes().iter().any(|(_, code)| *code == "import.left_out"));
 }
+
+fn counted(total: (u64, u64), last: (u64, u64)) -> Value {
+    let tokens = |(input, output): (u64, u64)| json!({ "input_tokens": input, "output_tokens": output });
+    let info = json!({ "total_token_usage": tokens(total), "last_token_usage": tokens(last) });
+    event(json!({ "type": "token_count", "info": info }))
+}
+
+fn spent(taken: &Taken) -> (u64, u64, u64) {
+    let spend = taken.spend();
+    (spend.calls, spend.usage.input, spend.usage.output)
+}
+
+#[test]
+fn counts_that_no_response_waits_for_are_counted_too() {
+    let values = [
+        meta(),
+        user("hello"),
+        tokens(10, 0, 1),
+        tokens(30, 0, 3),
+        assistant("hi"),
+        tokens(60, 0, 6),
+        tokens(100, 0, 10),
+    ];
+    let taken = take_all(&values);
+    assert_eq!(spent(&taken), (4, 100, 10));
+    assert_eq!(taken.context(), ["u:hello", "a:hi"]);
+    assert_eq!(take_again(Format::Codex, taken.log, lines(&values)).added, 0);
+}
+
+#[test]
+fn what_a_compaction_took_is_its_own() {
+    let compacted = line("compacted", json!({ "message": "half done" }));
+    let values = [meta(), user("hello"), assistant("hi"), tokens(60, 0, 6), tokens(100, 0, 10), compacted];
+    let taken = take_all(&values);
+    let bills = taken.log.entries().filter_map(|entry| match &entry.body {
+        sapwood_core::Body::Compaction(compaction) => compaction.written_by.clone(),
+        _ => None,
+    });
+    let bills: Vec<_> = bills.collect();
+    assert_eq!((bills.len(), bills[0].calls, bills[0].usage.input, bills[0].usage.output), (1, 1, 40, 4));
+    assert_eq!(spent(&taken), (2, 100, 10));
+    let early = take_all(&values[..5]);
+    assert_eq!(spent(&early), (2, 100, 10));
+    assert_eq!(spent(&take_again(Format::Codex, early.log, lines(&values))), (2, 100, 10));
+}
+
+#[test]
+fn a_count_that_was_written_after_the_first_import_arrives() {
+    let values =
+        [meta(), user("list"), call("c1"), output("c1", "x"), tokens(100, 40, 10), assistant("done")];
+    let early = take_all(&values[..4]);
+    assert_eq!(spent(&early), (0, 0, 0));
+    let grown = take_again(Format::Codex, early.log, lines(&values));
+    assert_eq!(spent(&grown), (1, 60, 10));
+    assert_eq!(grown.context(), ["u:list", "C:shell(c1)", "t:x", "a:done"]);
+    assert_eq!(grown.count(Kind::AssistantMessage), 2, "what was there is not written again");
+    let again = take_again(Format::Codex, grown.log, lines(&values));
+    assert_eq!((again.added, spent(&again)), (0, (1, 60, 10)));
+}
+
+/// A fork's file, read behind its base's if that is there.
+fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
+    crate::taking::take_with(Format::Codex, log, |harvest| {
+        use sapwood_formats::import::Reader;
+        let mut importer = Importer::default();
+        importer.push_line(own[0].to_string().as_bytes(), 1, harvest);
+        for (number, value) in base.into_iter().flatten().enumerate() {
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, harvest);
+        }
+        for (number, value) in own.iter().enumerate().skip(1) {
+            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, harvest);
+        }
+        importer.finish(harvest);
+    })
+}
+
+#[test]
+fn a_fork_counts_its_own_calls_once_whether_its_base_is_there_or_turns_up_later() {
+    let model = line("turn_context", json!({ "model": "gpt-test" }));
+    let base = [meta(), model.clone(), user("shared"), assistant("yes"), counted((600, 60), (600, 60))];
+    let mut first = meta();
+    first["payload"]["id"] = json!("0199aaaa-0000-7000-8000-000000000002");
+    first["payload"]["history_base"] =
+        json!({ "thread_id": "0199aaaa-0000-7000-8000-000000000001", "end_ordinal_exclusive": 99 });
+    let own = [
+        first,
+        model,
+        user("own"),
+        assistant("mine"),
+        counted((700, 70), (100, 10)),
+        assistant("more"),
+        counted((710, 71), (10, 1)),
+        counted((720, 72), (10, 1)),
+    ];
+    let with = fork(Some(&base), &own, Default::default());
+    assert_eq!(with.context(), ["u:shared", "a:yes", "u:own", "a:mine", "a:more"]);
+    assert_eq!(spent(&with), (3, 120, 12));
+    for known in [4, 5, 6, 7, 8] {
+        let without = fork(None, &own[..known], Default::default());
+        let later = fork(Some(&base), &own, without.log);
+        assert_eq!(later.context(), with.context(), "{known}");
+        assert_eq!(spent(&later), (3, 120, 12), "{known}");
+        assert_eq!(fork(Some(&base), &own, later.log).added, 0, "{known}");
+    }
+    assert_eq!(
+        spent(&fork(None, &own, Default::default())),
+        (3, 120, 12),
+        "the base's total is not the fork's"
+    );
+}
+
+#[test]
+fn a_turns_context_says_which_model_of_whom_answers_and_how_hard_it_thinks() {
+    let mut first = meta();
+    first["payload"]["model_provider"] = json!("openai");
+    let context =
+        |model: &str, effort: &str| line("turn_context", json!({ "model": model, "effort": effort }));
+    let taken = take_all(&[
+        first,
+        context("gpt-a", "low"),
+        user("one"),
+        assistant("first"),
+        context("gpt-a", "low"),
+        user("two"),
+        context("gpt-b", "high"),
+        assistant("second"),
+    ]);
+    let settings = taken.log.context();
+    assert_eq!((settings.model.as_deref(), settings.thinking.as_str()), (Some("openai/gpt-b"), "high"));
+    assert_eq!((taken.count(Kind::ModelChanged), taken.count(Kind::ThinkingChanged)), (2, 2));
+    let models: Vec<String> = taken
+        .log
+        .entries()
+        .filter_map(|entry| match &entry.body {
+            sapwood_core::Body::AssistantMessage(answer) => answer.model.clone(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(models, ["openai/gpt-a", "openai/gpt-b"]);
+}
+
+#[test]
+fn ordinals_say_how_much_of_its_base_a_fork_has_and_lines_are_counted_where_they_are_missing() {
+    use sapwood_formats::import::Reader;
+    use sapwood_formats::import::harvest::Harvest;
+    let numbered = |mut value: Value, ordinal: u64| {
+        value["ordinal"] = json!(ordinal);
+        value
+    };
+    // The ordinals of a rollout that was itself cut off do not begin with its lines.
+    let base =
+        [numbered(meta(), 0), numbered(user("one"), 10), numbered(assistant("two"), 11), user("line 3")];
+    for (end, expected) in [(3, vec![]), (11, vec!["one", "line 3"]), (12, vec!["one", "two", "line 3"])] {
+        let (mut importer, mut harvest) = (Importer::default(), Harvest::default());
+        for (number, value) in base.iter().enumerate() {
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, end, &mut harvest);
+        }
+        importer.finish(&mut harvest);
+        let texts = harvest.steps.iter().filter_map(|step| match &step.act {
+            sapwood_formats::import::harvest::Act::Add { body, .. } => Some(body.text()),
+            _ => None,
+        });
+        let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+        assert_eq!(texts, expected, "up to {end}");
+    }
+}
+
+#[test]
+fn a_rollout_with_an_old_compaction_and_a_rollback_behind_it_comes_over_whole() {
+    let taken = take(Format::Codex, include_str!("../fixtures/codex-old-compaction.jsonl"));
+    assert_eq!(taken.codes(), []);
+    assert_eq!(taken.context(), ["u:Count the files.", "u:There are two files."]);
+    let spend = taken.spend();
+    assert_eq!(
+        (spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output),
+        (5, 1600, 2300, 130)
+    );
+}

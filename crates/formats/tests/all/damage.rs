@@ -58,13 +58,13 @@ fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
         taken.codes(),
         [
             (4, "import.bad_line"),
-            (8, "import.torn"),
             (5, "import.duplicate"),
+            (8, "import.torn"),
             (6, "import.missing_parent"),
             (7, "import.missing_parent"),
         ]
     );
-    assert_eq!(taken.context(), ["u:one", "u:two", "u:orphan", "u:its own parent"]);
+    assert_eq!(taken.context(), ["u:one", "u:two", "u:three", "u:orphan", "u:its own parent"]);
 }
 
 #[test]

@@ -20,6 +20,18 @@ fn every_format_is_told_by_its_first_lines() {
             Some(Format::Pi),
         ),
         (r#"{"type":"session","id":"s","timestamp":17.5,"cwd":"/"}"#, Some(Format::Operator)),
+        (
+            "{\"type\":\"session\",\"id\":\"s\",\"timestamp\":\"2026-01-02T03:04:05Z\",\"cwd\":\"/\"}\n{\"type\":\"message\",\"id\":\"a\",\"parent_id\":null}\n",
+            Some(Format::Operator),
+        ),
+        (
+            "{\"type\":\"session\",\"id\":\"s\",\"timestamp\":\"2026-01-02T03:04:05Z\",\"cwd\":\"/\"}\n{\"type\":\"message\",\"message\":{}}\n",
+            Some(Format::Pi),
+        ),
+        (
+            "{\"type\":\"session\",\"id\":\"s\",\"timestamp\":\"2026-01-02T03:04:05Z\",\"cwd\":\"/\"}\n{\"type\":\"message\",\"id\":\"a\",\"parentId\":null}\n",
+            Some(Format::Pi),
+        ),
         (r#"{"timestamp":"x","type":"session_meta","payload":{"id":"t"}}"#, Some(Format::Codex)),
         ("{\"type\":\"summary\",\"summary\":\"x\",\"leafUuid\":\"y\"}\n", Some(Format::ClaudeCode)),
         (

@@ -40,7 +40,7 @@ fn gemini_a_repeated_id_replaces_and_a_result_is_inside_its_call() {
     assert_eq!(taken.context(), ["u:hello", "r:**Plan** look first a:I look C:ls(c1)", "t:a.txt"]);
     let spend = taken.spend();
     assert_eq!((spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output), (1, 60, 40, 15));
-    assert_eq!(taken.count(Kind::CustomInfo), 1, "what the screen was told");
+    assert_eq!(taken.count(Kind::CustomInfo), 2, "what the screen was told, and a command");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn opencode_rows_become_messages_results_and_compactions() {
     let at_first = taken.log.entries().find(|entry| entry.meta.kind == Kind::ToolResult).unwrap();
     let before = taken.log.context_at(at_first.meta.seq);
     assert_eq!(before.messages.len(), 3);
-    assert_eq!(taken.session.as_ref().unwrap().title.as_deref(), Some("Shop"));
+    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "Shop").count(), 1);
     assert_eq!(take_again(Format::OpenCode, taken.log, lines(&rows)).added, 0);
 }
 
@@ -237,4 +237,175 @@ fn gemini_going_back_again_and_again_looks_only_at_what_is_new() {
     let taken = take(Format::GeminiCli, lines(&values));
     assert_eq!((taken.codes(), taken.context().len()), (Vec::new(), 1_501));
     assert_eq!(taken.log.entries().filter(|entry| entry.body.text().starts_with("try ")).count(), 1_500);
+}
+
+fn say(id: &str, kind: &str, text: &str) -> Value {
+    gemini(id, kind, json!({ "content": text }))
+}
+
+#[test]
+fn gemini_a_message_that_grew_between_two_imports_counts_once() {
+    let tokens = json!({ "input": 100, "output": 10, "cached": 0, "thoughts": 0, "total": 110 });
+    let rows = |text: &str| {
+        let answer = json!({ "content": text, "model": "g", "tokens": tokens });
+        lines(&[gemini_header(), say("a", "user", "q"), gemini("b", "gemini", answer)])
+    };
+    let first = take(Format::GeminiCli, rows("par"));
+    let second = take_again(Format::GeminiCli, first.log, rows("partial, and done"));
+    assert_eq!(second.context(), ["u:q", "a:partial, and done"]);
+    assert_eq!((second.spend().calls, second.spend().usage.input, second.spend().usage.output), (1, 100, 10));
+    assert_eq!(take_again(Format::GeminiCli, second.log, rows("partial, and done")).added, 0);
+}
+
+#[test]
+fn gemini_messages_that_are_set_again_behind_others_count_once() {
+    let answer = json!({ "content": "two", "tokens": { "input": 9, "output": 1 } });
+    let answer = gemini("b", "gemini", answer);
+    let all = json!({ "$set": { "messages": [say("s", "user", "what happened"), answer] } });
+    let taken =
+        take(Format::GeminiCli, lines(&[gemini_header(), say("a", "user", "one"), answer.clone(), all]));
+    assert_eq!(taken.context(), ["u:what happened", "a:two"]);
+    assert_eq!((taken.spend().calls, taken.spend().usage.input), (1, 9));
+}
+
+#[test]
+fn gemini_a_hidden_command_is_in_the_log_and_not_in_the_context() {
+    let taken = take(
+        Format::GeminiCli,
+        lines(&[
+            gemini_header(),
+            say("a", "user", "/help me"),
+            say("b", "user", "<session_context>today</session_context>"),
+            say("c", "user", "one"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:one"]);
+    let kept: Vec<String> = taken
+        .log
+        .entries()
+        .filter_map(|entry| match &entry.body {
+            sapwood_core::Body::CustomInfo(info) if info.custom_type == "gemini-cli:user" => {
+                Some(info.data.get().to_owned())
+            }
+            _ => None,
+        })
+        .collect();
+    assert!(kept[0].contains("/help me") && kept[1].contains("today"), "{kept:?}");
+}
+
+#[test]
+fn gemini_the_fixture_of_an_old_recording_is_taken() {
+    let text = include_str!("../fixtures/gemini-cli-document.json");
+    let taken = take(Format::GeminiCli, text);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(
+        taken.context(),
+        [
+            "u:What is in this folder?",
+            "r:**Listing** I list it. C:list_directory(ls-1)",
+            "t:notes.md",
+            "a:One file: notes.md."
+        ]
+    );
+    assert_eq!((taken.spend().calls, taken.spend().usage.input), (2, 900));
+    assert_eq!(take_again(Format::GeminiCli, taken.log, text).added, 0);
+}
+
+#[test]
+fn gemini_a_torn_old_recording_gives_its_whole_messages() {
+    let text = include_str!("../fixtures/gemini-cli-document.json");
+    let cut = text.find("One file").unwrap();
+    let taken = take(Format::GeminiCli, &text[..cut]);
+    assert_eq!(taken.context().last().unwrap(), "t:notes.md");
+    assert_eq!(taken.codes(), [(text[..cut].lines().count() as u64, "import.torn")]);
+    let nothing = take(Format::GeminiCli, "{\n");
+    assert!(nothing.session.is_none() && nothing.added == 0);
+}
+
+#[test]
+fn gemini_a_file_that_is_larger_than_what_is_held_can_be_rewound_and_replaced_all_the_same() {
+    let text = "word ".repeat(40_000);
+    let mut values = vec![gemini_header()];
+    for number in 0..120 {
+        values.push(say(&format!("m{number}"), "user", &format!("{number} {text}")));
+    }
+    values.push(say("m3", "user", "three, said otherwise"));
+    values.push(say("m119", "user", "last, said otherwise"));
+    let whole = take(Format::GeminiCli, lines(&values));
+    let context = whole.context();
+    assert_eq!((whole.codes(), context.len()), (vec![], 120));
+    assert_eq!(context[119], "u:last, said otherwise");
+    assert!(context[3].starts_with("u:3 word"), "what went in stays on the path");
+    assert_eq!(whole.log.entries().filter(|entry| entry.body.text() == "three, said otherwise").count(), 1);
+    values.push(json!({ "$rewindTo": "m2" }));
+    values.push(say("n", "user", "from there"));
+    let back = take_again(Format::GeminiCli, whole.log, lines(&values));
+    let context = back.context();
+    assert_eq!((context.len(), context[2].as_str()), (3, "u:from there"));
+}
+
+#[test]
+fn messages_a_system_message_behind_the_models_name_is_the_systems_prompt() {
+    let document = json!({ "model": "gpt-test", "messages": [
+        { "role": "system", "content": "Be brief." }, { "role": "user", "content": "hello" }, { "role": "system", "content": "Now be long." } ] });
+    let taken = take(Format::Messages, document.to_string());
+    let context = taken.log.context();
+    assert_eq!((context.system.as_deref(), context.model.as_deref()), (Some("Be brief."), Some("gpt-test")));
+    assert_eq!((taken.context()[0].as_str(), taken.count(Kind::SystemNote)), ("u:hello", 1));
+}
+
+#[test]
+fn messages_a_document_that_is_damaged_gives_what_is_good_of_it() {
+    let document = json!([
+        { "role": "system", "content": "Be brief." }, { "role": "user", "content": "mq1" }, { "role": "assistant", "content": "ma1" } ]);
+    let pretty = serde_json::to_string_pretty(&document).unwrap();
+    let cut = pretty.find("ma1").unwrap();
+    let torn = take(Format::Messages, &pretty[..cut]);
+    assert_eq!(torn.context(), ["u:mq1"]);
+    assert_eq!(torn.codes(), [(pretty[..cut].lines().count() as u64, "import.torn")]);
+    for text in [document.to_string(), pretty.clone()] {
+        let marked = [b"\xef\xbb\xbf", text.as_bytes()].concat();
+        assert_eq!(take(Format::Messages, marked).context(), ["u:mq1", "a:ma1"]);
+        let mut broken = text.clone().into_bytes();
+        broken[text.find("mq1").unwrap()] = 0xff;
+        let broken = take(Format::Messages, broken);
+        assert_eq!(broken.context(), ["u:\u{fffd}q1", "a:ma1"]);
+        assert_eq!(broken.codes()[0].1, "import.mended");
+        let half = take(Format::Messages, text.replace("mq1", "mq\\ud83d"));
+        assert_eq!((half.context()[0].as_str(), half.codes()[0].1), ("u:mq\u{fffd}", "import.mended"));
+    }
+    let object = json!({ "model": "m", "messages": document }).to_string();
+    let torn = take(Format::Messages, &object[..object.find("ma1").unwrap()]);
+    assert_eq!((torn.context(), torn.codes()), (vec!["u:mq1".to_owned()], vec![(1, "import.torn")]));
+}
+
+#[test]
+fn messages_and_gemini_recordings_are_lines_if_their_first_line_is_json_by_itself() {
+    for format in [Format::Messages, Format::GeminiCli] {
+        assert!(!format.is_document(b"{\"role\":\"user\",\"content\":\"x\"}\n"));
+        assert!(!format.is_document(b"\xef\xbb\xbf[1]\r\n"));
+        assert!(format.is_document(b"{\n") && format.is_document(b"[{\"role\":\"user\"},\n"));
+    }
+    assert!(Format::RoleFiles.is_document(b"{}") && !Format::ClaudeCode.is_document(b"{"));
+    let torn_first = "{\"role\":\"user\",\"con\n{\"role\":\"user\",\"content\":\"one\"}\n{\"role\":\"assistant\",\"content\":\"two\"}\n";
+    let taken = take(Format::Messages, torn_first);
+    assert_eq!(
+        (taken.context(), taken.codes()),
+        (vec!["u:one".to_owned(), "a:two".to_owned()], vec![(1, "import.bad_line")])
+    );
+}
+
+#[test]
+fn a_source_without_times_is_dated_by_its_file() {
+    use sapwood_core::TimestampMs;
+    use sapwood_formats::import::harvest::Harvest;
+    use sapwood_formats::import::reader;
+    let mut harvest = Harvest::of_file(TimestampMs(1_767_323_045_678));
+    let mut messages = reader(Format::Messages, "a.jsonl").unwrap();
+    messages.push_line(b"{\"role\":\"user\",\"content\":\"one\"}\n", 1, &mut harvest);
+    assert_eq!(harvest.session.as_ref().unwrap().at, TimestampMs(1_767_323_045_678));
+    let mut dated = Harvest::of_file(TimestampMs(1_767_323_045_678));
+    let mut gemini = reader(Format::GeminiCli, "a.jsonl").unwrap();
+    gemini.push_line(format!("{}\n", gemini_header()).as_bytes(), 1, &mut dated);
+    assert_eq!(dated.session.as_ref().unwrap().at, TimestampMs(1_775_369_220_000), "its own time counts");
 }

@@ -83,7 +83,7 @@ fn roles_costs_and_settings_come_over() {
     );
     assert_eq!(taken.codes(), []);
     let context = taken.log.context();
-    assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("model-a"), "high"));
+    assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("p/model-a"), "high"));
     let spend = taken.spend();
     assert_eq!(
         (spend.calls, spend.usage.input, spend.usage.cache_write, spend.cost_nano_usd),
@@ -219,4 +219,151 @@ fn operator_speaks_snake_case_and_its_last_leaf_record_is_the_leaf() {
     assert_eq!(taken.log.context().thinking, "low");
     assert_eq!(taken.session.unwrap().at.0, 1_767_323_045_250);
     assert_eq!(take_again(Format::Operator, taken.log, lines(&values)).added, 0);
+}
+
+fn pi_context(more: &[Value]) -> crate::taking::Taken {
+    take(Format::Pi, lines(&[&[header(), user("u1", None, "one")], more].concat()))
+}
+
+#[test]
+fn summaries_that_are_messages_are_summaries() {
+    let left =
+        json!({ "role": "branchSummary", "summary": "that led nowhere", "fromId": "x", "timestamp": 1 });
+    let taken = pi_context(&[message("s1", Some("u1"), left)]);
+    assert_eq!(taken.context(), ["u:one", "u:that led nowhere"]);
+    assert_eq!((taken.count(Kind::BranchSummary), taken.codes()), (1, vec![]));
+
+    let cut =
+        json!({ "role": "compactionSummary", "summary": "so far", "tokensBefore": 900, "timestamp": 1 });
+    let taken = pi_context(&[message("k1", Some("u1"), cut), user("u2", Some("k1"), "on")]);
+    assert_eq!(taken.context(), ["u:so far", "u:on"]);
+    let tokens = taken.log.entries().find_map(|entry| match &entry.body {
+        Body::Compaction(compaction) => compaction.tokens_before,
+        _ => None,
+    });
+    assert_eq!(tokens, Some(900));
+}
+
+#[test]
+fn a_command_the_user_ran_is_in_the_context_unless_it_was_kept_out() {
+    let ran = |more: Value| {
+        let mut ran = json!({ "role": "bashExecution", "command": "make", "output": "", "exitCode": 0, "timestamp": 1 });
+        ran.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        pi_context(&[message("b1", Some("u1"), ran), user("u2", Some("b1"), "two")])
+    };
+    assert_eq!(ran(json!({})).context(), ["u:one", "u:Ran `make`\n(no output)", "u:two"]);
+    let cancelled = ran(json!({ "cancelled": true, "output": "half" }));
+    assert_eq!(cancelled.context()[1], "u:Ran `make`\n```\nhalf\n```\n\n(command cancelled)");
+    let cut = ran(json!({ "truncated": true, "fullOutputPath": "/tmp/x", "output": "end" }));
+    assert!(cut.context()[1].ends_with("[Output truncated. Full output: /tmp/x]"));
+    let hidden = ran(json!({ "excludeFromContext": true, "output": "secret" }));
+    assert_eq!(hidden.context(), ["u:one", "u:two"]);
+    assert_eq!(hidden.count(Kind::CustomInfo), 1, "it is kept beside the tree");
+}
+
+fn answer(stop: &str, cost: Value) -> Value {
+    let usage = json!({ "input": 10, "output": 2, "cacheRead": 0, "cacheWrite": 0, "cost": cost });
+    let content = json!([{ "type": "text", "text": "words" }]);
+    message(
+        "a1",
+        Some("u1"),
+        json!({ "role": "assistant", "content": content, "provider": "p", "model": "m", "usage": usage, "stopReason": stop }),
+    )
+}
+
+#[test]
+fn what_an_answer_cost_is_taken_in_billionths_of_a_dollar() {
+    for (cost, expected) in [(json!({ "total": 0.0015 }), 1_500_000), (json!({ "total": 0 }), 0)] {
+        let spend = pi_context(&[answer("stop", cost.clone())]).spend();
+        assert_eq!((spend.calls, spend.cost_nano_usd, spend.unpriced_calls), (1, expected, 0), "{cost}");
+    }
+    for cost in [Value::Null, json!({ "total": -1.0 })] {
+        let unpriced = pi_context(&[answer("stop", cost.clone())]).spend();
+        assert_eq!((unpriced.calls, unpriced.unpriced_calls), (1, 1), "{cost}");
+    }
+}
+
+#[test]
+fn why_an_answer_stopped_comes_over_and_what_pi_would_not_send_is_only_in_the_log() {
+    use sapwood_core::entry::Stop;
+    let cases = [
+        ("stop", Stop::Stop, true),
+        ("length", Stop::Length, true),
+        ("toolUse", Stop::ToolUse, true),
+        ("error", Stop::Error, false),
+        ("aborted", Stop::Error, false),
+    ];
+    for (reason, stop, is_sent) in cases {
+        let taken = pi_context(&[answer(reason, Value::Null), user("u2", Some("a1"), "two")]);
+        let entry = taken.log.entries().find(|entry| entry.meta.kind == Kind::AssistantMessage).unwrap();
+        let Body::AssistantMessage(answer) = &entry.body else { panic!("no answer") };
+        assert_eq!((answer.stop, entry.body.text().as_str()), (stop, "words"), "{reason}");
+        assert_eq!(taken.context().contains(&"a:words".to_owned()), is_sent, "{reason}");
+        assert_eq!(taken.spend().calls, 1, "{reason}");
+    }
+}
+
+#[test]
+fn the_files_that_a_summary_tells_of_stay_with_it() {
+    let details = json!({ "readFiles": ["a.rs"], "modifiedFiles": ["b.rs", "c.rs"] });
+    let taken = pi_context(&[
+        entry(
+            "k1",
+            Some("u1"),
+            "compaction",
+            json!({ "summary": "s", "firstKeptEntryId": "u1", "details": details }),
+        ),
+        entry(
+            "s1",
+            Some("k1"),
+            "branch_summary",
+            json!({ "summary": "b", "fromId": "u1", "details": details }),
+        ),
+        entry(
+            "s2",
+            Some("s1"),
+            "branch_summary",
+            json!({ "summary": "b", "fromId": "u1", "details": "an extension's" }),
+        ),
+    ]);
+    let files: Vec<(usize, usize)> = taken
+        .log
+        .entries()
+        .filter_map(|entry| match &entry.body {
+            Body::Compaction(compaction) => Some(&compaction.details),
+            Body::BranchSummary(summary) => Some(&summary.details),
+            _ => None,
+        })
+        .map(|details| (details.files_read.len(), details.files_changed.len()))
+        .collect();
+    assert_eq!(files, [(1, 2), (1, 2), (0, 0)]);
+}
+
+#[test]
+fn a_file_of_version_2_comes_over_whole() {
+    let taken = take(Format::Pi, include_str!("../fixtures/pi-v2.jsonl"));
+    assert_eq!(
+        taken.context(),
+        [
+            "u:Water the roses.",
+            "u:It rained.",
+            "a:Not needed.",
+            "u:Ran `date`\n```\nMonday\n```",
+            "u:And tomorrow?"
+        ]
+    );
+    assert_eq!((taken.codes(), taken.spend().cost_nano_usd), (vec![], 2_000_000));
+    assert_eq!(taken.log.context().model.as_deref(), Some("anthropic/claude-haiku-test"));
+}
+
+#[test]
+fn an_operator_file_with_pis_header_and_iso_times_is_operators() {
+    let text = include_str!("../fixtures/operator-iso.jsonl");
+    assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(Format::Operator));
+    let taken = take(Format::Operator, text);
+    assert_eq!((taken.context(), taken.codes()), (vec!["u:Any mail?".to_owned()], vec![]));
+    let texts: Vec<String> =
+        taken.log.entries().map(|entry| entry.body.text()).filter(|text| !text.is_empty()).collect();
+    assert_eq!(texts, ["Any mail?", "None.", "Look again.", "And yesterday?"]);
+    assert_eq!(taken.session.unwrap().at.0, 1_767_355_200_000);
 }

@@ -3,7 +3,7 @@
 use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::context::{Message, Role};
-use sapwood_core::{Draft, Kind};
+use sapwood_core::{BlobHash, Draft, Kind};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, LineSplitter, Problem, reader};
@@ -21,22 +21,30 @@ pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
 }
 
 /// Takes a file into a log that may have some of it already.
-pub fn take_again(format: Format, mut log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
+pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
     let bytes = bytes.as_ref();
+    take_with(format, log, |harvest| {
+        let mut reader = reader(format, "-").unwrap();
+        if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
+            reader.push_document(bytes, harvest);
+        } else {
+            let mut splitter = LineSplitter::default();
+            splitter.push(bytes, |line, number| reader.push_line(line, number, harvest));
+            splitter.finish(|line, number| reader.push_line(line, number, harvest));
+        }
+        reader.finish(harvest);
+    })
+}
+
+/// Takes whatever `read` harvests into a log.
+pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut Harvest)) -> Taken {
     let mut harvest = Harvest::default();
-    let mut reader = reader(format, "-").unwrap();
-    if format.is_document(bytes.trim_ascii_start().first().copied().unwrap_or_default()) {
-        reader.push_document(bytes, &mut harvest);
-    } else {
-        let mut splitter = LineSplitter::default();
-        splitter.push(bytes, |line, number| reader.push_line(line, number, &mut harvest));
-        splitter.finish(|line, number| reader.push_line(line, number, &mut harvest));
-    }
-    reader.finish(&mut harvest);
+    read(&mut harvest);
     let mut grower = Grower::new(format.agent());
     for entry in log.entries() {
         let meta = &entry.meta;
         grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+        grower.know_body(&entry.body);
     }
     if log.entries().next().is_some() {
         grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));
@@ -47,6 +55,9 @@ pub fn take_again(format: Format, mut log: MemLog, bytes: impl AsRef<[u8]>) -> T
         grower.take(step, &mut drafts, &mut problems);
     }
     grower.finish(&mut drafts);
+    let brought: Vec<BlobHash> = harvest.blobs.iter().map(|bytes| BlobHash::of(bytes)).collect();
+    let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !brought.contains(blob));
+    assert_eq!(missing, None, "a draft names a blob that came with no step");
     let mut rest = &drafts[..];
     let mut size = 1;
     while !rest.is_empty() {

@@ -200,6 +200,76 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+/// JSON as deep as a message may be, with keys of any length, the lengths around which readers differ most of all.
+fn deep_json() -> impl Strategy<Value = Value> {
+    let key = prop_oneof![
+        "[a-z]{1,3}",
+        (990_usize..1_060, "[a-z'\"é\\\\: ]").prop_map(|(count, letter)| letter.repeat(count)),
+        (1_usize..2_000).prop_map(|count| "k ".repeat(count)),
+    ];
+    let level = prop_oneof![key.prop_map(Some), Just(None)];
+    prop::collection::vec(level, 0..99).prop_map(|levels| {
+        levels.into_iter().fold(json!(1), |inner, level| match level {
+            Some(key) => json!({ key: inner, "b": [] }),
+            None => json!([inner, "x"]),
+        })
+    })
+}
+
+#[test]
+fn a_long_conversation_and_the_deepest_call_are_read_back() {
+    let turn = |number: usize| [user(&format!("ask {number}")), assistant(vec![Part::text("yes")])];
+    let long = export(None, (0..12_000).flat_map(turn).collect());
+    assert_eq!(long.workflow.nodes.len(), 12_002);
+    let nested = format!("{}1{}", "{\"d\":".repeat(100), "}".repeat(100));
+    let deepest = Part::tool_call("c1", "f", Json::parse(&nested).unwrap());
+    export(None, vec![user("go"), assistant(vec![Part::text("so"), deepest])]);
+    let lists = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+    let lists = Part::tool_call("c1", "f", Json::parse(&lists).unwrap());
+    export(None, vec![user("go"), assistant(vec![lists; 400])]);
+}
+
+#[test]
+fn a_key_that_is_too_long_to_stand_bare_is_written_as_one_all_the_same() {
+    let mut document = export(None, Vec::new());
+    let (long, short) = ("k".repeat(5_000), "s".repeat(100));
+    document.workflow.metadata.insert(long.clone(), json!([{ long.clone(): { "a": 1 }, short.clone(): 2 }]));
+    check_stable(&document);
+    let text = workflow::serialise(&document);
+    assert!(
+        text.contains(&format!("? '{long}'\n    :\n")) || text.contains(&format!("? {long}\n    :\n")),
+        "{text}"
+    );
+    assert_eq!(workflow::parse(&text).unwrap(), document);
+}
+
+#[test]
+fn a_turn_that_was_cut_off_is_only_in_the_metadata() {
+    let cut_off = AssistantMessage {
+        parts: vec![Part::text("I was about to")],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::Aborted,
+    };
+    let Body::ToolResult(mut cancelled) = result("c1") else { panic!("no result") };
+    cancelled.interrupted = true;
+    let called = assistant(vec![Part::text("I look"), call("c1", "ls")]);
+    for end in [vec![cut_off.into()], vec![called, cancelled.into()]] {
+        let said = [user("one"), assistant(vec![Part::text("first")]), user("two")];
+        let document = export(None, said.into_iter().chain(end.clone()).collect());
+        assert_eq!(ids(&document), ["input", "turn-1", "output"]);
+        let messages = &document.workflow.metadata["sapwood_export"]["messages"];
+        assert_eq!(messages.as_array().unwrap().len(), 3 + end.len());
+    }
+}
+
+#[test]
+fn an_id_has_all_words_of_a_long_title() {
+    let title = "word ".repeat(60);
+    assert_eq!(export(Some(&title), Vec::new()).workflow.id, vec!["word"; 60].join("-"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -222,5 +292,18 @@ proptest! {
     #[test]
     fn arbitrary_text_never_breaks_the_parser(text in "\\PC{0,200}") {
         let _ = workflow::parse(&text);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn parse_then_serialise_is_byte_identical_for_deep_values_and_long_keys(value in deep_json()) {
+        let mut document = export(None, Vec::new());
+        document.workflow.metadata.insert("more".to_owned(), value);
+        let first = workflow::serialise(&document);
+        let read = workflow::parse(&first).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert_eq!(workflow::serialise(&read), first);
     }
 }

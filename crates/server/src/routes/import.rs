@@ -11,7 +11,7 @@ use sapwood::core::port::tool::FsScope;
 use sapwood::engine::import::Mode;
 use sapwood::formats::header::Header;
 use sapwood::formats::import::detect::{PEEK_BYTES, detect};
-use sapwood::formats::import::harvest::{Act, Harvest};
+use sapwood::formats::import::harvest::Harvest;
 use sapwood::formats::import::sapwood::Importer;
 use sapwood::formats::import::{Format, Problem as Fault, reader};
 use sapwood::{EntryId, Seq, SessionId};
@@ -77,7 +77,7 @@ impl Taking<'_> {
     async fn take_foreign(&self, bytes: &Bytes, format: Format, name: &str) -> Result<wire::Imported> {
         let mut harvest = Harvest::default();
         let Some(mut reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
-        let first = bytes.trim_ascii_start().first().copied().unwrap_or_default();
+        let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
         if format.is_document(first) {
             reader.push_document(bytes, &mut harvest);
         } else {
@@ -87,10 +87,8 @@ impl Taking<'_> {
         }
         reader.finish(&mut harvest);
         harvest.session.iter_mut().for_each(|session| self.disarm_session(session));
-        for step in &mut harvest.steps {
-            if let Act::Add { body, .. } | Act::Note(body) = &mut step.act {
-                self.disarm(body);
-            }
+        for body in harvest.steps.iter_mut().filter_map(|step| step.act.body_mut()) {
+            self.disarm(body);
         }
         let intake = self.state.engine.begin_intake(&self.caller.scope, format, self.mode);
         let taken = intake.finish(&mut harvest).await?;

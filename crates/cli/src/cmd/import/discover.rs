@@ -2,20 +2,53 @@
 
 use std::path::{Path, PathBuf};
 
-/// A variable that names a directory, what is under it, and where the directory is without the variable.
+/// A variable that names a directory, where that is without the variable, and what of it holds sessions.
 struct Place {
     variable: &'static str,
+    /// The directory under the user's home; the variable names it, or a home that it is under.
     under_home: &'static str,
+    names: Names,
     holds: &'static [&'static str],
 }
 
+/// What a variable names.
+enum Names {
+    Directory,
+    Home,
+}
+
 const PLACES: &[Place] = &[
-    Place { variable: "CLAUDE_CONFIG_DIR", under_home: ".claude", holds: &["projects"] },
-    Place { variable: "CODEX_HOME", under_home: ".codex", holds: &["sessions", "archived_sessions"] },
-    Place { variable: "PI_CODING_AGENT_DIR", under_home: ".pi/agent", holds: &["sessions"] },
-    Place { variable: "XDG_DATA_HOME", under_home: ".local/share", holds: &["opencode/opencode.db"] },
-    Place { variable: "GEMINI_CLI_HOME", under_home: ".gemini", holds: &["tmp"] },
-    Place { variable: "OPERATOR_HOME", under_home: ".operator", holds: &["profiles"] },
+    Place {
+        variable: "CLAUDE_CONFIG_DIR",
+        under_home: ".claude",
+        names: Names::Directory,
+        holds: &["projects"],
+    },
+    Place {
+        variable: "CODEX_HOME",
+        under_home: ".codex",
+        names: Names::Directory,
+        holds: &["sessions", "archived_sessions"],
+    },
+    Place {
+        variable: "PI_CODING_AGENT_DIR",
+        under_home: ".pi/agent",
+        names: Names::Directory,
+        holds: &["sessions"],
+    },
+    Place {
+        variable: "XDG_DATA_HOME",
+        under_home: ".local/share",
+        names: Names::Directory,
+        holds: &["opencode/opencode.db"],
+    },
+    Place { variable: "GEMINI_CLI_HOME", under_home: ".gemini", names: Names::Home, holds: &["tmp"] },
+    Place {
+        variable: "OPERATOR_HOME",
+        under_home: ".operator",
+        names: Names::Directory,
+        holds: &["profiles"],
+    },
 ];
 
 /// What a role's sessions are kept under, in the directory one works in.
@@ -26,6 +59,10 @@ pub fn usual_places(home: Option<&Path>, work: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for place in PLACES {
         let named = std::env::var_os(place.variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let named = named.map(|named| match place.names {
+            Names::Directory => named,
+            Names::Home => named.join(place.under_home),
+        });
         let Some(root) = named.or_else(|| home.map(|home| home.join(place.under_home))) else { continue };
         places.extend(place.holds.iter().map(|held| root.join(held)));
     }

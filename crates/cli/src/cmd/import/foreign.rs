@@ -10,7 +10,7 @@ use sapwood::formats::import::harvest::{Harvest, Step};
 use sapwood::formats::import::{
     DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
 };
-use sapwood::store::opencode::Database;
+use sapwood::store::opencode::{Cursor, Database, Fault as Unreadable};
 use sapwood::{Engine, Scope};
 use tokio::sync::mpsc;
 
@@ -133,7 +133,7 @@ fn report_of(
             Taken { added: 0, skipped: 0, is_in: false }
         }
     };
-    if harvest.session.is_none() && problems.is_empty() {
+    if !taken.is_in && problems.is_empty() {
         let message = "there is no session in it".to_owned();
         problems.push(super::Trouble { line: None, code: "import.empty".into(), message });
     }
@@ -183,64 +183,87 @@ impl Sending<'_> {
     }
 }
 
+/// What was read before a source failed is as good as if it ended there.
 fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Batch>) -> Result<()> {
-    let mut sending = Sending { harvest: Harvest::default(), bytes: 0, to, named: false };
-    let first = source.beginning.trim_ascii_start().first().copied().unwrap_or_default();
+    let harvest = Harvest::of_file(source.dated);
+    let mut sending = Sending { harvest, bytes: 0, to, named: false };
     if format == Format::Codex {
-        return read_codex(source, &mut sending);
+        let mut codex = Codex::default();
+        let read = read_codex(&mut source, &mut codex, &mut sending);
+        return end(&source, &mut codex, sending, read);
     }
     let Some(mut reader) = reader(format, &source_name(&source.path, format)) else { return Ok(()) };
-    if format.is_document(first) {
-        match source.read_all(DOCUMENT_BYTES_MAX)? {
-            Some(bytes) => reader.push_document(&bytes, &mut sending.harvest),
-            None => sending.harvest.report(Fault::TooLong),
-        }
-        if let Some(feed) = feed_beside(&source.path, format) {
-            reader.push_document(&feed, &mut sending.harvest);
-        }
-    } else if !read_lines(&mut source, &mut sending, &mut |line, number, harvest| {
-        reader.push_line(line, number, harvest);
-    })? {
+    let read = read_foreign(&mut source, format, reader.as_mut(), &mut sending);
+    end(&source, reader.as_mut(), sending, read)
+}
+
+fn end(source: &Source, reader: &mut dyn Reader, mut sending: Sending<'_>, read: Result<Read>) -> Result<()> {
+    if matches!(read, Ok(Read::Stopped)) {
         return Ok(());
     }
     reader.finish(&mut sending.harvest);
+    if source.is_torn() {
+        sending.harvest.line = source.line_number().max(1);
+        sending.harvest.report(Fault::Torn);
+    }
     // Whoever took the batches has seen enough, if not this one.
     let _ = sending.send();
-    Ok(())
+    read.map(|_| ())
 }
 
-/// Whether it came to the end.
+/// How far a source was read.
+enum Read {
+    ToTheEnd,
+    /// Nobody takes any more.
+    Stopped,
+}
+
+fn read_foreign(
+    source: &mut Source,
+    format: Format,
+    reader: &mut dyn Reader,
+    sending: &mut Sending<'_>,
+) -> Result<Read> {
+    if !source.is_document(format)? {
+        return read_lines(source, sending, &mut |line, number, harvest| {
+            reader.push_line(line, number, harvest);
+        });
+    }
+    match source.read_all(DOCUMENT_BYTES_MAX)? {
+        Some(bytes) => reader.push_document(&bytes, &mut sending.harvest),
+        None => sending.harvest.report(Fault::TooLong),
+    }
+    if let Some(feed) = feed_beside(&source.path, format) {
+        reader.push_document(&feed, &mut sending.harvest);
+    }
+    Ok(Read::ToTheEnd)
+}
+
 fn read_lines(
     source: &mut Source,
     sending: &mut Sending<'_>,
     each: &mut dyn FnMut(&[u8], u64, &mut Harvest),
-) -> Result<bool> {
+) -> Result<Read> {
     while let Some((line, number)) = source.next_line(LINE_BYTES_MAX)? {
         let bytes = line.len();
         each(line, number, &mut sending.harvest);
         if sending.after(bytes).is_err() {
-            return Ok(false);
+            return Ok(Read::Stopped);
         }
     }
-    Ok(true)
+    Ok(Read::ToTheEnd)
 }
 
 /// A rollout, with what it goes on from in front of its own lines.
-fn read_codex(mut source: Source, sending: &mut Sending<'_>) -> Result<()> {
-    let mut codex = Codex::default();
+fn read_codex(source: &mut Source, codex: &mut Codex, sending: &mut Sending<'_>) -> Result<Read> {
     let base = Codex::base_of(source.first_line());
     if let Some(base) = base
         && let Some((line, number)) = source.next_line(LINE_BYTES_MAX)?
     {
         codex.push_line(line, number, &mut sending.harvest);
-        read_bases(&source.path, base, &mut codex, sending)?;
+        read_bases(&source.path, base, codex, sending)?;
     }
-    if read_lines(&mut source, sending, &mut |line, number, harvest| codex.push_line(line, number, harvest))?
-    {
-        codex.finish(&mut sending.harvest);
-        let _ = sending.send();
-    }
-    Ok(())
+    read_lines(source, sending, &mut |line, number, harvest| codex.push_line(line, number, harvest))
 }
 
 fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<'_>) -> Result<()> {
@@ -259,10 +282,10 @@ fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<
     for (path, base) in chain.into_iter().rev() {
         let mut source = Source::open(&path, indicatif::ProgressBar::hidden())?;
         let end = base.end_ordinal_exclusive;
-        let whole = read_lines(&mut source, sending, &mut |line, number, harvest| {
+        let read = read_lines(&mut source, sending, &mut |line, number, harvest| {
             codex.push_inherited(line, number, end, harvest);
         })?;
-        if !whole {
+        if matches!(read, Read::Stopped) {
             break;
         }
     }
@@ -279,7 +302,7 @@ fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
             let home = root.parent().unwrap_or(root);
             let roots = [home.join("sessions"), home.join("archived_sessions")];
             let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.is_dir()).collect();
-            super::source::expand(&roots).ok()?
+            super::source::expand(&roots).files
         }
         None => {
             let directory = beside.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -312,11 +335,23 @@ fn feed_beside(path: &Path, format: Format) -> Option<Vec<u8>> {
     if format == Format::RoleFiles && small { std::fs::read(feed).ok() } else { None }
 }
 
+/// A report for each session. One for the database itself, if it cannot be read, or not all of it.
 async fn take_database(target: Target<'_>, path: &Path) -> Result<Vec<Report>> {
-    let database = Database::open(path)?;
     let mut reports = Vec::new();
-    for session in database.sessions().map_err(|error| Failure::new("file.io", error.to_string()))? {
-        reports.push(take_database_session(target, &database, &session, path).await?);
+    let name = path.display().to_string();
+    let opened = Database::open(path).and_then(|database| Ok((database.sessions()?, database)));
+    let fault = match opened {
+        Ok((sessions, database)) => {
+            for session in &sessions.ids {
+                reports.push(take_database_session(target, &database, session, &name).await?);
+            }
+            sessions.fault
+        }
+        Err(fault) => Some(fault),
+    };
+    if let Some(fault) = fault {
+        let taken = Err(Failure::new(fault.code(), fault.to_string()));
+        reports.push(report_of(Format::OpenCode, target.mode, &name, Harvest::default(), taken)?);
     }
     Ok(reports)
 }
@@ -325,27 +360,60 @@ async fn take_database_session(
     target: Target<'_>,
     database: &Database,
     session: &str,
-    path: &Path,
+    name: &str,
 ) -> Result<Report> {
     let mut intake = target.begin(Format::OpenCode);
     let mut harvest = Harvest::default();
     let mut reader = sapwood::formats::import::opencode::Importer::default();
-    let mut number = 1;
-    reader.push_line(&database.session_line(session)?, number, &mut harvest);
-    let mut after = None;
-    loop {
-        let (lines, next) = database.message_lines(session, after)?;
+    let mut rows = Rows { session, after: None, number: 0 };
+    let taken = loop {
+        match rows.read_page(database, &mut reader, &mut harvest) {
+            Ok(true) if !is_hopeless(&mut harvest) => {}
+            Ok(_) => break Ok(None),
+            Err(fault) => break Ok(Some(fault)),
+        }
+        if let Err(error) = intake.take(&mut harvest).await {
+            break Err(error.into());
+        }
+    };
+    let (taken, fault) = match taken {
+        Ok(fault) => {
+            // What could be read before is taken all the same.
+            reader.finish(&mut harvest);
+            (finish(intake, &mut harvest).await, fault)
+        }
+        Err(failure) => (Err(failure), None),
+    };
+    let report = report_of(Format::OpenCode, target.mode, name, harvest, taken)?;
+    let fault = fault.map(|fault| Failure::new(fault.code(), format!("session {session}: {fault}")));
+    Ok(with_failure(report, fault.map_or(Ok(()), Err)))
+}
+
+/// The rows of a session, a page at a time.
+struct Rows<'a> {
+    session: &'a str,
+    after: Option<Cursor>,
+    number: u64,
+}
+
+impl Rows<'_> {
+    /// Whether there may be more.
+    fn read_page(
+        &mut self,
+        database: &Database,
+        reader: &mut dyn Reader,
+        harvest: &mut Harvest,
+    ) -> std::result::Result<bool, Unreadable> {
+        if self.number == 0 {
+            self.number = 1;
+            reader.push_line(&database.session_line(self.session)?, self.number, harvest);
+        }
+        let (lines, next) = database.message_lines(self.session, self.after.take())?;
         for line in lines {
-            number += 1;
-            reader.push_line(&line, number, &mut harvest);
+            self.number += 1;
+            reader.push_line(&line, self.number, harvest);
         }
-        intake.take(&mut harvest).await?;
-        if next.is_none() || is_hopeless(&mut harvest) {
-            break;
-        }
-        after = next;
+        self.after = next;
+        Ok(self.after.is_some())
     }
-    reader.finish(&mut harvest);
-    let taken = finish(intake, &mut harvest).await;
-    report_of(Format::OpenCode, target.mode, &path.display().to_string(), harvest, taken)
 }

@@ -72,6 +72,10 @@ async fn take_session(
         }
         intake.take(&mut drafts).await?;
     }
+    if next_header.is_none() && source.is_torn() {
+        let torn = Problem { line: source.line_number(), what: FileTrouble::Torn };
+        intake.trouble.push(trouble_of(&torn));
+    }
     let problems = importer.problems();
     let kept = problems.len() - usize::from(next_header.is_some());
     Ok((intake.finish(&source.name, importer.header(), &problems[..kept]).await?, next_header))

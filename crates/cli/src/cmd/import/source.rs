@@ -1,14 +1,17 @@
 //! Where an import reads from: a file, compressed or not, every session file under a directory, or stdin.
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sapwood::formats::import::Format;
+use sapwood::core::TimestampMs;
 use sapwood::formats::import::detect::{PEEK_BYTES, detect};
+use sapwood::formats::import::{Format, LINE_BYTES_MAX};
 
+use super::frames::{self, Frames, Torn};
 use crate::failure::{Failure, Result};
 use crate::lines::read_line;
 use crate::render::Format as Output;
@@ -18,33 +21,49 @@ const BAR_BYTES_MIN: u64 = 4 << 20;
 /// How deep directories are searched, and how many files are taken from them.
 const DEPTH_MAX: usize = 12;
 const FILES_MAX: usize = 1_000_000;
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// How much is read at a time.
+const READ_BYTES: usize = 1 << 18;
 
-/// A file for each path, and for a directory the session files under it, by name.
-pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for path in paths {
-        if path.is_dir() {
-            let mut found = Vec::new();
-            search(path, 0, &mut found).map_err(|error| Failure::file(path, &error))?;
-            found.sort();
-            files.append(&mut found);
-        } else {
-            files.push(path.clone());
-        }
-    }
-    Ok(files)
+/// What was found under the paths.
+#[derive(Default)]
+pub struct Found {
+    pub files: Vec<PathBuf>,
+    /// Directories that could not be searched, or not to the end.
+    pub unread: Vec<(PathBuf, Failure)>,
 }
 
-fn search(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+/// A file for each path, and for a directory the session files under it, by name.
+pub fn expand(paths: &[PathBuf]) -> Found {
+    let mut all = Found::default();
+    for path in paths {
+        if path.is_dir() {
+            let mut found = Found::default();
+            search(path, 0, &mut found);
+            found.files.sort();
+            all.files.append(&mut found.files);
+            all.unread.append(&mut found.unread);
+        } else {
+            all.files.push(path.clone());
+        }
+    }
+    all
+}
+
+fn search(directory: &Path, depth: usize, found: &mut Found) {
+    if let Err(error) = search_entries(directory, depth, found) {
+        found.unread.push((directory.to_owned(), Failure::file(directory, &error)));
+    }
+}
+
+fn search_entries(directory: &Path, depth: usize, found: &mut Found) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let (path, kind) = (entry.path(), entry.file_type()?);
         // A link could lead in a circle; what it points to is found where it is.
         if kind.is_dir() && depth < DEPTH_MAX {
-            search(&path, depth + 1, found)?;
-        } else if kind.is_file() && is_session_file(&path) && found.len() < FILES_MAX {
-            found.push(path);
+            search(&path, depth + 1, found);
+        } else if kind.is_file() && is_session_file(&path) && found.files.len() < FILES_MAX {
+            found.files.push(path);
         }
     }
     Ok(())
@@ -66,9 +85,13 @@ pub struct Source {
     pub path: PathBuf,
     /// Its first bytes, decompressed.
     pub beginning: Vec<u8>,
+    /// When it was written last; now, for what has no file.
+    pub dated: TimestampMs,
     reader: BufReader<Box<dyn Read + Send>>,
     line: Vec<u8>,
     number: u64,
+    /// Set once what is compressed turns out to end too early, or to be damaged.
+    torn: Torn,
     bar: ProgressBar,
 }
 
@@ -81,10 +104,11 @@ impl Source {
         };
         let mut magic = Vec::new();
         raw.by_ref().take(4).read_to_end(&mut magic).map_err(failed)?;
-        let is_zstd = magic == ZSTD_MAGIC;
+        let is_zstd = frames::is_frame(&magic);
         let whole: Box<dyn Read + Send> = Box::new(Cursor::new(magic).chain(raw));
+        let torn = Torn::default();
         let mut reader: Box<dyn Read + Send> = match is_zstd {
-            true => Box::new(Zstd::new(whole).map_err(failed)?),
+            true => Box::new(Frames::new(whole, torn.clone())),
             false => whole,
         };
         let mut beginning = Vec::new();
@@ -93,8 +117,10 @@ impl Source {
         Ok(Self {
             name: path.display().to_string(),
             path: path.to_owned(),
+            dated: written_at(path),
             beginning,
-            reader: BufReader::with_capacity(1 << 18, whole),
+            torn,
+            reader: BufReader::with_capacity(READ_BYTES, whole),
             line: Vec::new(),
             number: 0,
             bar,
@@ -107,6 +133,38 @@ impl Source {
 
     pub fn first_line(&self) -> &[u8] {
         self.beginning.split(|byte| *byte == b'\n').next().unwrap_or_default()
+    }
+
+    /// Whether it is one document, by the whole of its first line: that may be longer than what was looked at.
+    pub fn is_document(&mut self, format: Format) -> Result<bool> {
+        if !format.is_document(b"") {
+            return Ok(false);
+        }
+        let mut seen = Vec::new();
+        let mut from = 0;
+        loop {
+            let room = (LINE_BYTES_MAX + 1).saturating_sub(seen.len());
+            let read = self.reader.by_ref().take(room as u64).read_until(b'\n', &mut seen);
+            let read = read.map_err(|error| Failure::file(&self.path, &error))?;
+            if read == 0 || !seen[from..].trim_ascii().is_empty() {
+                break;
+            }
+            from = seen.len();
+        }
+        let is_document = format.is_document(&seen[from..]);
+        let nothing: Box<dyn Read + Send> = Box::new(std::io::empty());
+        let rest = std::mem::replace(&mut self.reader, BufReader::with_capacity(0, nothing));
+        self.reader = BufReader::with_capacity(READ_BYTES, Box::new(Cursor::new(seen).chain(rest)));
+        Ok(is_document)
+    }
+
+    /// Whether what is compressed was cut off or damaged, as far as it was read.
+    pub fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Relaxed)
+    }
+
+    pub fn line_number(&self) -> u64 {
+        self.number
     }
 
     /// The next line with its number, or none at the end.
@@ -130,22 +188,10 @@ impl Source {
     }
 }
 
-/// Decompresses as it is read. Every frame of the file is taken, one behind the other.
-struct Zstd(ruzstd::decoding::StreamingDecoder<Box<dyn Read + Send>, ruzstd::decoding::FrameDecoder>);
-
-impl Zstd {
-    fn new(from: Box<dyn Read + Send>) -> std::io::Result<Self> {
-        let decoder = ruzstd::decoding::StreamingDecoder::new(from);
-        decoder
-            .map(Self)
-            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
-    }
-}
-
-impl Read for Zstd {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        self.0.read(buffer)
-    }
+fn written_at(path: &Path) -> TimestampMs {
+    let written = path.metadata().and_then(|metadata| metadata.modified());
+    let since = written.unwrap_or_else(|_| SystemTime::now()).duration_since(SystemTime::UNIX_EPOCH);
+    TimestampMs(since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0))
 }
 
 /// A bar for all files together, drawn on stderr, and only if that is a terminal.
@@ -160,4 +206,35 @@ pub fn bar(files: &[PathBuf], output: Output) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_searched_is_told_and_the_others_are_searched() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.jsonl"), "{}").unwrap();
+        let mut found = Found::default();
+        search(&dir.path().join("gone"), 1, &mut found);
+        search(dir.path(), 0, &mut found);
+        assert_eq!((found.files.len(), found.unread.len()), (1, 1));
+        assert_eq!(found.unread[0].1.code, "file.not_found");
+    }
+
+    #[test]
+    fn a_first_line_longer_than_what_is_looked_at_is_still_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let line = format!("{{\"role\":\"user\",\"content\":\"{}\"}}\n", "x".repeat(2 * PEEK_BYTES));
+        std::fs::write(&path, format!("\n{line}{line}")).unwrap();
+        let mut source = Source::open(&path, ProgressBar::hidden()).unwrap();
+        assert!(!source.is_document(Format::Messages).unwrap());
+        let mut lengths = Vec::new();
+        while let Some((line, number)) = source.next_line(LINE_BYTES_MAX).unwrap() {
+            lengths.push((number, line.len()));
+        }
+        assert_eq!(lengths, [(1, 1), (2, line.len()), (3, line.len())], "and nothing of it is lost");
+    }
 }

@@ -1,0 +1,89 @@
+//! Exports, and what comes back of them.
+
+use sapwood_core::entry::{Body, Compaction, Details, ModelChanged, Strategy, Trigger, UserMessage};
+use sapwood_core::fixture::MemLog;
+use sapwood_core::port::store::NewSession;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Part, Principal, TimestampMs};
+use sapwood_formats::export::{html, role_files, tree};
+use sapwood_formats::import::Format;
+use sapwood_formats::import::pi::Dialect;
+
+use crate::taking::{Taken, take};
+
+fn user(text: &str) -> Body {
+    UserMessage { parts: vec![Part::text(text)], origin: None }.into()
+}
+
+fn summary() -> Summary {
+    let new = NewSession::new("s-1".parse().unwrap(), TimestampMs(1_767_323_045_678));
+    Summary::new(&new, Principal::System)
+}
+
+fn log_of(bodies: Vec<Body>) -> MemLog {
+    let mut log = MemLog::default();
+    for body in bodies {
+        log.push(body).unwrap();
+    }
+    log
+}
+
+/// Out in a format and in again.
+fn round(format: Format, log: &MemLog) -> Taken {
+    let blobs = Default::default();
+    let bytes = match format {
+        Format::RoleFiles => {
+            role_files::transcript(&summary(), &log.path(None).entries).to_string().into_bytes()
+        }
+        _ => {
+            let dialect = if format == Format::Pi { Dialect::Pi } else { Dialect::Operator };
+            let mut exporter = tree::Exporter::new(Vec::new(), dialect);
+            exporter.header(&summary()).unwrap();
+            log.entries().for_each(|entry| exporter.line(&entry.to_record(), &blobs).unwrap());
+            exporter.finish().unwrap()
+        }
+    };
+    take(format, bytes)
+}
+
+#[test]
+fn a_compaction_without_a_summary_comes_back_without_one() {
+    let cut = Compaction::new(Strategy::Imported, Trigger::Imported);
+    let log = log_of(vec![user("old"), cut.into(), user("kept"), user("new")]);
+    for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
+        let once = round(format, &log);
+        assert_eq!(once.context(), ["u:kept", "u:new"], "{}", format.as_str());
+        let twice = round(format, &once.log);
+        assert_eq!(twice.context(), ["u:kept", "u:new"], "{}", format.as_str());
+        assert_eq!(twice.log.entries().filter(|entry| entry.body.text() == "old").count(), 1);
+    }
+}
+
+#[test]
+fn models_and_the_files_of_a_summary_come_back_as_they_were() {
+    let details = Details { files_read: vec!["a.rs".to_owned()], ..Details::default() };
+    let summary = Some("so far".to_owned());
+    let cut = Compaction { summary, details, ..Compaction::new(Strategy::Llm, Trigger::Manual) };
+    let model = ModelChanged { model: "openrouter/lab/small".to_owned() };
+    let log = log_of(vec![model.into(), user("old"), cut.into()]);
+    for format in [Format::Pi, Format::Operator] {
+        let back = round(format, &log);
+        assert_eq!(back.log.context().model.as_deref(), Some("openrouter/lab/small"));
+        let files = back.log.entries().find_map(|entry| match &entry.body {
+            Body::Compaction(compaction) => Some(compaction.details.files_read.clone()),
+            _ => None,
+        });
+        assert_eq!(files.unwrap(), ["a.rs"]);
+    }
+}
+
+#[test]
+fn an_address_in_angle_brackets_is_a_link_to_mail_and_nothing_else_is() {
+    let text =
+        "<me@x.org> [a](mailto:you@x.org) [b](javascript:alert(1)) <javascript:alert(2)> [c](me@x.org)";
+    let log = log_of(vec![user(text)]);
+    let page = html::page(&summary(), &log.path(None).entries, &Default::default());
+    assert!(page.contains("href=\"mailto:me@x.org\">me@x.org</a>"), "{page}");
+    assert!(page.contains("href=\"mailto:you@x.org\""), "{page}");
+    assert!(!page.contains("mailto:#") && !page.contains("href=\"javascript"), "{page}");
+}

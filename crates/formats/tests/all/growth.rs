@@ -1,0 +1,250 @@
+//! Files that grow between two imports: whatever was there the first time, the second gives what a fresh import would.
+
+use sapwood_core::entry::UserMessage;
+use sapwood_core::fixture::{Dice, MemLog};
+use sapwood_core::{Part, Seq};
+use sapwood_formats::import::Format;
+use serde_json::{Value, json};
+
+use crate::taking::{lines, take, take_again};
+
+const FIXTURES: &[(Format, &str)] = &[
+    (Format::ClaudeCode, include_str!("../fixtures/claude-code.jsonl")),
+    (Format::ClaudeCode, include_str!("../fixtures/claude-code-helper.jsonl")),
+    (Format::Codex, include_str!("../fixtures/codex.jsonl")),
+    (Format::Codex, include_str!("../fixtures/codex-old-compaction.jsonl")),
+    (Format::Pi, include_str!("../fixtures/pi-v1.jsonl")),
+    (Format::Pi, include_str!("../fixtures/pi-v2.jsonl")),
+    (Format::Pi, include_str!("../fixtures/pi-v3.jsonl")),
+    (Format::Operator, include_str!("../fixtures/operator.jsonl")),
+    (Format::Operator, include_str!("../fixtures/operator-iso.jsonl")),
+    (Format::GeminiCli, include_str!("../fixtures/gemini-cli.jsonl")),
+];
+
+/// Imports every prefix, then one that is longer, then all of it; and all of it once more.
+fn check_growth(format: Format, text: &str) {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let fresh = take(format, text);
+    for count in 0..=lines.len() {
+        let first = take(format, lines[..count].concat());
+        let more = count + (lines.len() - count) / 2;
+        let twice = take_again(format, copy(&first.log), lines[..more].concat());
+        for log in [first.log, twice.log] {
+            let whole = take_again(format, log, text);
+            let after = format!("{} after {count} and {more} lines", format.as_str());
+            assert_eq!(whole.context(), fresh.context(), "{after}");
+            if format != Format::GeminiCli {
+                assert_eq!(whole.spend(), fresh.spend(), "{after}");
+            }
+            let again = take_again(format, whole.log, text);
+            assert_eq!(again.added, 0, "{after}");
+            assert_eq!(again.context(), fresh.context(), "{after}");
+        }
+    }
+}
+
+fn copy(log: &MemLog) -> MemLog {
+    let mut copy = MemLog::default();
+    for entry in log.entries() {
+        let meta = &entry.meta;
+        let draft = sapwood_core::Draft {
+            id: Some(meta.id),
+            at: meta.at,
+            by: Some(meta.by.clone()),
+            turn: meta.turn,
+            body: entry.body.clone(),
+        };
+        copy.append(vec![draft]).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_file_that_grew_gives_what_a_fresh_import_gives_wherever_it_was_cut() {
+    for (format, text) in FIXTURES {
+        check_growth(*format, text);
+    }
+}
+
+/// A session of Claude Code: responses over several records whose usage grows, results in between, helpers, compactions.
+fn random_claude_code(seed: u64) -> String {
+    let mut dice = Dice::new(seed);
+    let (mut records, mut last, mut uuid) = (Vec::new(), None::<String>, 0);
+    let mut add = |parent: Option<String>, more: Value| {
+        uuid += 1;
+        let mut record = json!({ "uuid": format!("e{uuid}"), "parentUuid": parent, "sessionId": "s-1", "isSidechain": false });
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        records.push(record);
+        Some(format!("e{uuid}"))
+    };
+    for turn in 0..4 {
+        let said = json!({ "type": "user", "message": { "role": "user", "content": format!("ask {turn}") } });
+        last = add(last, said);
+        for round in 0..1 + dice.below(2) {
+            let (mut waiting, count) = (Vec::new(), 1 + dice.below(4));
+            for number in 0..count {
+                let call = format!("c{turn}-{round}-{number}");
+                let block = match dice.below(3) {
+                    0 => json!({ "type": "text", "text": format!("say {call}") }),
+                    _ => {
+                        waiting.push(call.clone());
+                        json!({ "type": "tool_use", "id": call, "name": "Read", "input": {} })
+                    }
+                };
+                let usage =
+                    json!({ "input_tokens": 10, "output_tokens": if number + 1 == count { 50 } else { 1 } });
+                let message = json!({ "id": format!("m{turn}-{round}"), "model": "m", "content": [block], "usage": usage });
+                last = add(last, json!({ "type": "assistant", "message": message }));
+                if dice.one_in(3) {
+                    last = add(last, json!({ "type": "progress" }));
+                }
+                if let Some(call) = waiting.pop().filter(|_| number + 1 == count || dice.one_in(2)) {
+                    let block = json!({ "type": "tool_result", "tool_use_id": call, "content": format!("result of {call}") });
+                    last = add(
+                        last,
+                        json!({ "type": "user", "message": { "role": "user", "content": [block] } }),
+                    );
+                }
+            }
+        }
+        if dice.one_in(3) {
+            let boundary = json!({ "type": "system", "subtype": "compact_boundary", "logicalParentUuid": last, "compactMetadata": {} });
+            let boundary = add(None, boundary);
+            let summary = json!({ "type": "user", "isCompactSummary": true, "message": { "role": "user", "content": format!("so far {turn}") } });
+            last = add(boundary, summary);
+        }
+    }
+    lines(&records)
+}
+
+/// A rollout of Codex: counts that come early, late, twice or not at all, rollbacks and compactions.
+fn random_codex(seed: u64) -> String {
+    let mut dice = Dice::new(seed);
+    let mut records = vec![
+        json!({ "type": "session_meta", "payload": { "id": "s-1", "cwd": "/w", "model_provider": "openai" } }),
+    ];
+    let mut add = |kind: &str, payload: Value| records.push(json!({ "type": kind, "payload": payload }));
+    let (mut input, mut output) = (0, 0);
+    let mut count = |dice: &mut Dice| {
+        let (more_in, more_out) = (dice.below(50) as u64, dice.below(5) as u64);
+        (input, output) = (input + more_in, output + more_out);
+        let tokens = |input: u64, output: u64| json!({ "input_tokens": input, "output_tokens": output });
+        json!({ "type": "token_count", "info": { "total_token_usage": tokens(input, output), "last_token_usage": tokens(more_in, more_out) } })
+    };
+    let message = |role: &str, text: String| json!({ "type": "message", "role": role, "content": [{ "type": "input_text", "text": text }] });
+    for step in 0..30 {
+        match dice.below(12) {
+            0 | 1 => add("response_item", message("user", format!("ask {step}"))),
+            2..=4 => add("response_item", message("assistant", format!("say {step}"))),
+            5 => {
+                add(
+                    "response_item",
+                    json!({ "type": "function_call", "name": "sh", "arguments": "{}", "call_id": format!("c{step}") }),
+                );
+                let result = json!({ "type": "function_call_output", "call_id": format!("c{step}"), "output": format!("result {step}") });
+                add("response_item", result);
+            }
+            6..=8 => add("event_msg", count(&mut dice)),
+            9 => add("turn_context", json!({ "model": format!("gpt-{}", dice.below(2)) })),
+            10 => add("event_msg", json!({ "type": "thread_rolled_back", "num_turns": dice.below(3) })),
+            _ if dice.one_in(2) => add("compacted", json!({ "message": format!("so far {step}") })),
+            _ => add(
+                "compacted",
+                json!({ "message": "", "replacement_history": [message("user", format!("in short {step}"))] }),
+            ),
+        }
+    }
+    lines(&records)
+}
+
+#[test]
+fn random_sessions_give_the_same_wherever_they_were_cut() {
+    for seed in 0..40 {
+        check_growth(Format::ClaudeCode, &random_claude_code(seed));
+        check_growth(Format::Codex, &random_codex(seed));
+    }
+}
+
+fn codex_rewound() -> (String, String) {
+    let message = |role: &str, text: &str| json!({ "type": "response_item", "payload": { "type": "message", "role": role, "content": text } });
+    let mut records = vec![
+        json!({ "type": "session_meta", "payload": { "id": "s-1" } }),
+        message("user", "one"),
+        message("assistant", "first"),
+        message("user", "two"),
+        message("assistant", "second"),
+    ];
+    let before = lines(&records);
+    records.push(json!({ "type": "event_msg", "payload": { "type": "thread_rolled_back", "num_turns": 1 } }));
+    (before, lines(&records))
+}
+
+#[test]
+fn a_rewind_that_comes_alone_moves_the_leaf_once() {
+    let gemini = |rewind: bool| {
+        let mut records =
+            vec![json!({ "sessionId": "s-1", "projectHash": "h", "startTime": "2026-01-01T00:00:00Z" })];
+        for (id, kind, text) in
+            [("1", "user", "one"), ("2", "gemini", "first"), ("3", "user", "two"), ("4", "gemini", "second")]
+        {
+            records.push(json!({ "id": id, "type": kind, "content": text }));
+        }
+        records.extend(rewind.then(|| json!({ "$rewindTo": "3" })));
+        lines(&records)
+    };
+    let operator = |rewind: bool| {
+        let mut records =
+            vec![json!({ "type": "session_header", "id": "op-1", "timestamp": 1.5, "cwd": "/" })];
+        let said = [
+            ("m1", None, "user", "one"),
+            ("m2", Some("m1"), "assistant", "first"),
+            ("m3", Some("m2"), "user", "two"),
+            ("m4", Some("m3"), "assistant", "second"),
+        ];
+        for (id, parent, role, text) in said {
+            records.push(json!({ "type": "message", "id": id, "parent_id": parent, "message": { "role": role, "content": text } }));
+        }
+        records.extend(
+            rewind.then(|| json!({ "type": "leaf", "id": "l1", "parent_id": "m4", "target_id": "m2" })),
+        );
+        lines(&records)
+    };
+    let cases = [
+        (Format::Codex, codex_rewound()),
+        (Format::GeminiCli, (gemini(false), gemini(true))),
+        (Format::Operator, (operator(false), operator(true))),
+    ];
+    for (format, (before, after)) in cases {
+        let first = take(format, &before);
+        assert_eq!(first.context(), ["u:one", "a:first", "u:two", "a:second"], "{}", format.as_str());
+        let rewound = take_again(format, first.log, &after);
+        assert_eq!(
+            (rewound.context(), rewound.added),
+            (vec!["u:one".into(), "a:first".into()], 1),
+            "{}",
+            format.as_str()
+        );
+        let again = take_again(format, rewound.log, &after);
+        assert_eq!(again.added, 0, "{}", format.as_str());
+    }
+}
+
+#[test]
+fn a_rewind_leaves_a_session_alone_that_was_continued_or_moved_here() {
+    let (before, after) = codex_rewound();
+    let mut continued = take(Format::Codex, &before).log;
+    continued.push(UserMessage { parts: vec![Part::text("here")], origin: None }).unwrap();
+    let again = take_again(Format::Codex, continued, &after);
+    assert_eq!(again.context().last().unwrap(), "u:here");
+    assert_eq!(again.added, 0);
+
+    let mut moved = take(Format::Codex, &after).log;
+    let first = moved.entry(Seq(1)).meta.id;
+    moved.push(sapwood_core::entry::LeafMoved { to: Some(first) }).unwrap();
+    let again = take_again(Format::Codex, moved, &after);
+    assert_eq!(
+        (again.context(), again.added),
+        (vec!["u:one".to_owned()], 0),
+        "the source has said it before"
+    );
+}

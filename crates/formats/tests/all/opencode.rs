@@ -1,0 +1,354 @@
+//! opencode's rows: what of them goes where, by name; what was taken back, cleared or damaged; and messages that grow.
+
+use sapwood_core::content::Part;
+use sapwood_core::entry::{Body, Stop, ToolResult, Trigger};
+use sapwood_core::{BlobHash, Kind};
+use sapwood_formats::import::Format;
+use serde_json::{Value, json};
+
+use crate::taking::{Taken, lines, take, take_again};
+
+const PNG: &str = "data:image/png;base64,iVBORw0KGgo=";
+
+fn session(more: Value) -> Value {
+    let mut row = json!({ "table": "session", "id": "ses_1", "parent_id": null, "title": "Shop",
+        "directory": "/work", "time_created": 1_767_323_045_000u64 });
+    for (key, value) in more.as_object().unwrap() {
+        row[key] = value.clone();
+    }
+    row
+}
+
+fn message(id: &str, data: Value) -> Value {
+    json!({ "table": "message", "id": id, "time_created": 1_767_323_045_678u64, "data": data })
+}
+
+fn part(id: &str, data: Value) -> Value {
+    json!({ "table": "part", "id": id, "data": data })
+}
+
+fn text(id: &str, text: &str) -> Value {
+    part(id, json!({ "type": "text", "text": text }))
+}
+
+fn user(id: &str) -> Value {
+    message(id, json!({ "role": "user" }))
+}
+
+fn tokens(input: u64, output: u64) -> Value {
+    json!({ "input": input, "output": output, "reasoning": 0, "cache": { "read": 0, "write": 0 } })
+}
+
+fn answer(id: &str, input: u64) -> Value {
+    message(id, json!({ "role": "assistant", "modelID": "m", "providerID": "p", "tokens": tokens(input, 1) }))
+}
+
+fn tool(id: &str, state: Value) -> Value {
+    part(id, json!({ "type": "tool", "callID": "c1", "tool": "read", "state": state }))
+}
+
+fn rows(more: &[Value]) -> String {
+    lines(&[&[session(json!({})), user("msg_1"), text("prt_1", "look")], more].concat())
+}
+
+fn result_of(taken: &Taken) -> ToolResult {
+    let results = taken.log.entries().filter_map(|entry| match &entry.body {
+        Body::ToolResult(result) => Some(result.clone()),
+        _ => None,
+    });
+    results.last().unwrap()
+}
+
+#[test]
+fn reasoning_is_kept_as_reasoning() {
+    let rows = rows(&[
+        answer("msg_2", 10),
+        part("prt_2", json!({ "type": "reasoning", "text": "hm" })),
+        part(
+            "prt_3",
+            json!({ "type": "reasoning", "text": "", "metadata": { "anthropic": { "redactedData": "x" } } }),
+        ),
+        text("prt_4", "done"),
+    ]);
+    let taken = take(Format::OpenCode, rows);
+    assert_eq!(
+        (taken.codes(), taken.context()),
+        (vec![], vec!["u:look".to_owned(), "r:hm r: a:done".to_owned()])
+    );
+}
+
+#[test]
+fn a_tool_part_is_a_call_and_its_state_says_what_came_of_it() {
+    for (state, told, is_error) in [
+        (
+            json!({ "status": "completed", "input": {}, "output": "words", "time": { "start": 1000, "end": 1250 } }),
+            "t:words",
+            false,
+        ),
+        (
+            json!({ "status": "error", "input": {}, "error": "no such file", "time": { "start": 1000, "end": 1250 } }),
+            "t:no such file",
+            true,
+        ),
+    ] {
+        let taken = take(Format::OpenCode, rows(&[answer("msg_2", 10), tool("prt_2", state)]));
+        assert_eq!(taken.context(), ["u:look", "C:read(c1)", told]);
+        let result = result_of(&taken);
+        assert_eq!((result.is_error, result.duration_ms), (is_error, Some(250)));
+    }
+    for status in ["pending", "running"] {
+        let state = json!({ "status": status, "input": {}, "time": { "start": 1000 } });
+        let taken = take(Format::OpenCode, rows(&[answer("msg_2", 10), tool("prt_2", state)]));
+        assert_eq!(taken.count(Kind::ToolResult), 0, "{status}: it has not answered");
+    }
+}
+
+#[test]
+fn a_file_part_is_media_and_one_that_was_told_in_words_stands_beside() {
+    let taken = take(
+        Format::OpenCode,
+        lines(&[
+            session(json!({})),
+            user("msg_1"),
+            text("prt_1", "look"),
+            part("prt_2", json!({ "type": "file", "mime": "image/png", "filename": "a.png", "url": PNG })),
+            part(
+                "prt_3",
+                json!({ "type": "file", "mime": "text/plain", "filename": "a.txt", "url": "file:///a.txt" }),
+            ),
+            part("prt_4", json!({ "type": "text", "text": "the words of a.txt", "synthetic": true })),
+            part("prt_5", json!({ "type": "text", "text": "only for the screen", "ignored": true })),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:look m:image/png 8 u:the words of a.txt"]);
+    assert_eq!(taken.count(Kind::CustomInfo), 2, "nothing is lost");
+}
+
+#[test]
+fn a_step_finish_adds_nothing_to_what_the_message_took() {
+    let finish = json!({ "type": "step-finish", "reason": "stop", "cost": 0.5, "tokens": tokens(10, 1) });
+    let taken = take(
+        Format::OpenCode,
+        rows(&[
+            answer("msg_2", 10),
+            part("prt_2", json!({ "type": "step-start" })),
+            text("prt_3", "done"),
+            part("prt_4", finish),
+        ]),
+    );
+    let spend = taken.spend();
+    assert_eq!((spend.calls, spend.usage.input, spend.usage.output, spend.cost_nano_usd), (1, 10, 1, 0));
+    assert_eq!((taken.count(Kind::CustomInfo), taken.codes()), (0, vec![]));
+}
+
+fn compacted(tail: Value) -> Taken {
+    let mut asked = json!({ "type": "compaction", "auto": false });
+    asked["tail_start_id"] = tail;
+    let summary = json!({ "role": "assistant", "modelID": "m", "summary": true, "tokens": tokens(7, 3), "finish": "stop" });
+    take(
+        Format::OpenCode,
+        rows(&[
+            answer("msg_2", 10),
+            text("prt_2", "first answer"),
+            user("msg_3"),
+            text("prt_3", "second"),
+            user("msg_4"),
+            part("prt_4", asked),
+            message("msg_5", summary),
+            text("prt_5", "so far"),
+            user("msg_6"),
+            text("prt_6", "third"),
+        ]),
+    )
+}
+
+#[test]
+fn a_compaction_keeps_from_its_tail_start_id() {
+    assert_eq!(compacted(json!("msg_3")).context(), ["u:so far", "u:second", "u:third"]);
+    assert_eq!(compacted(json!("msg_2")).context(), ["u:so far", "a:first answer", "u:second", "u:third"]);
+    assert_eq!(compacted(Value::Null).context(), ["u:so far", "u:third"]);
+}
+
+#[test]
+fn a_message_with_summary_true_is_the_compaction_and_says_what_it_took() {
+    let taken = compacted(Value::Null);
+    let written = taken.log.entries().find_map(|entry| match &entry.body {
+        Body::Compaction(compaction) => Some(compaction.clone()),
+        _ => None,
+    });
+    let written = written.unwrap();
+    assert_eq!((written.summary.as_deref(), written.trigger), (Some("so far"), Trigger::Manual));
+    assert_eq!(written.written_by.unwrap().usage.input, 7);
+    assert_eq!(taken.spend().calls, 2);
+    let user = json!({ "role": "user", "summary": { "title": "t", "diffs": [] } });
+    let other =
+        take(Format::OpenCode, lines(&[session(json!({})), message("msg_1", user), text("prt_1", "hello")]));
+    assert_eq!(other.context(), ["u:hello"], "in a user's message it is something else");
+}
+
+#[test]
+fn what_the_user_took_back_is_off_the_path_and_in_the_log() {
+    let rest = [
+        user("msg_1"),
+        text("prt_1", "one"),
+        answer("msg_2", 10),
+        text("prt_2", "two"),
+        user("msg_3"),
+        text("prt_3", "three"),
+        answer("msg_4", 20),
+        text("prt_4", "four"),
+    ];
+    let with = |revert: Value| lines(&[&[session(json!({ "revert": revert }))], &rest[..]].concat());
+    let whole = take(Format::OpenCode, with(Value::Null));
+    assert_eq!(whole.context(), ["u:one", "a:two", "u:three", "a:four"]);
+    let back = take(Format::OpenCode, with(json!({ "messageID": "msg_3" })));
+    assert_eq!(back.context(), ["u:one", "a:two"]);
+    assert_eq!(back.log.entries().filter(|entry| entry.body.text() == "four").count(), 1);
+    assert_eq!(back.spend(), whole.spend());
+    let later = take_again(Format::OpenCode, whole.log, with(json!({ "messageID": "msg_3" })));
+    assert_eq!(
+        (later.context(), later.codes()),
+        (back.context(), vec![]),
+        "taken back after it was imported"
+    );
+    let again = take_again(Format::OpenCode, later.log, with(json!({ "messageID": "msg_3" })));
+    assert_eq!(again.added, 0);
+    let all = take(Format::OpenCode, with(json!({ "messageID": "msg_1" })));
+    assert_eq!(all.context(), Vec::<String>::new());
+}
+
+#[test]
+fn a_message_that_was_taken_back_in_part_keeps_what_came_before_that_part() {
+    let rows = lines(&[
+        session(json!({ "revert": { "messageID": "msg_2", "partID": "prt_3", "snapshot": "x" } })),
+        user("msg_1"),
+        text("prt_1", "one"),
+        answer("msg_2", 10),
+        text("prt_2", "two"),
+        text("prt_3", "two and a half"),
+        user("msg_3"),
+        text("prt_4", "three"),
+    ]);
+    let taken = take(Format::OpenCode, &rows);
+    assert_eq!(taken.context(), ["u:one", "a:two"]);
+    let spend = taken.spend();
+    assert_eq!((spend.calls, spend.usage.input), (1, 10), "one call, in two versions");
+    assert_eq!(take_again(Format::OpenCode, taken.log, &rows).added, 0);
+}
+
+#[test]
+fn an_output_that_was_cleared_is_sent_as_such_and_kept_whole() {
+    let state = json!({ "status": "completed", "input": {}, "output": "long words",
+        "time": { "start": 1000, "end": 1250, "compacted": 2000 }, "attachments": [{ "type": "file", "mime": "image/png", "url": PNG }] });
+    let rows = rows(&[answer("msg_2", 10), tool("prt_2", state), user("msg_3"), text("prt_3", "and now")]);
+    let taken = take(Format::OpenCode, &rows);
+    assert_eq!(taken.context(), ["u:look", "C:read(c1)", "t:[Old tool result content cleared]", "u:and now"]);
+    assert_eq!(result_of(&taken).full.unwrap().blob, BlobHash::of(b"long words"));
+    assert_eq!(taken.count(Kind::CustomInfo), 1, "its attachment is kept with the part");
+    assert_eq!(take_again(Format::OpenCode, taken.log, &rows).added, 0);
+}
+
+#[test]
+fn an_output_that_is_cleared_between_two_imports_counts_nothing_again() {
+    let rows = |time: Value| {
+        let state = json!({ "status": "completed", "input": {}, "output": "words", "time": time });
+        rows(&[answer("msg_2", 10), tool("prt_2", state), answer("msg_3", 20), text("prt_3", "done")])
+    };
+    let first = take(Format::OpenCode, rows(json!({ "start": 1, "end": 2 })));
+    let cleared = rows(json!({ "start": 1, "end": 2, "compacted": 3 }));
+    let spend = first.spend();
+    let second = take_again(Format::OpenCode, first.log, &cleared);
+    assert_eq!(second.context(), ["u:look", "C:read(c1)", "t:[Old tool result content cleared]", "a:done"]);
+    assert_eq!(second.spend(), spend);
+    assert_eq!(take_again(Format::OpenCode, second.log, &cleared).added, 0);
+}
+
+#[test]
+fn a_tools_attachments_are_media_of_its_result() {
+    let state = json!({ "status": "completed", "input": {}, "output": "a picture", "time": { "start": 1, "end": 2 },
+        "attachments": [{ "type": "file", "mime": "image/png", "filename": "a.png", "url": PNG }] });
+    let taken = take(Format::OpenCode, rows(&[answer("msg_2", 10), tool("prt_2", state)]));
+    assert_eq!(taken.context().last().unwrap(), "t:a picture m:image/png 8");
+    assert!(
+        matches!(&result_of(&taken).parts[1], Part::Media(media) if media.name.as_deref() == Some("a.png"))
+    );
+}
+
+#[test]
+fn a_message_that_grew_between_two_imports_counts_once() {
+    let rows = |said: &str, input: u64| rows(&[answer("msg_2", input), text("prt_2", said)]);
+    let first = take(Format::OpenCode, rows("so f", 10));
+    assert_eq!((first.spend().calls, first.spend().usage.input), (1, 10));
+    let second = take_again(Format::OpenCode, first.log, rows("so far", 25));
+    assert_eq!(second.context(), ["u:look", "a:so far"]);
+    assert_eq!((second.spend().calls, second.spend().usage.input), (1, 25), "only what it took more");
+    let third = take_again(Format::OpenCode, second.log, rows("so far, so good", 30));
+    assert_eq!((third.spend().calls, third.spend().usage.input, third.spend().usage.output), (1, 30, 1));
+    assert_eq!(take_again(Format::OpenCode, third.log, rows("so far, so good", 30)).added, 0);
+}
+
+#[test]
+fn a_changed_title_is_taken_up() {
+    let rows =
+        |title: &str| lines(&[session(json!({ "title": title })), user("msg_1"), text("prt_1", "hello")]);
+    let titles = |taken: &Taken| -> Vec<String> {
+        let named = taken.log.entries().filter(|entry| entry.meta.kind == Kind::SessionNamed);
+        named.map(|entry| entry.body.text()).collect()
+    };
+    let first = take(Format::OpenCode, rows("New session"));
+    assert_eq!(titles(&first), ["New session"]);
+    let second = take_again(Format::OpenCode, first.log, rows("Shop"));
+    assert_eq!((titles(&second), second.added), (vec!["New session".to_owned(), "Shop".to_owned()], 1));
+    assert_eq!(take_again(Format::OpenCode, second.log, rows("Shop")).added, 0);
+}
+
+#[test]
+fn data_that_cannot_be_read_is_reported_and_no_message_is_made_of_it() {
+    let fault = |table: &str, id: &str| json!({ "table": table, "id": id, "fault": "its data is not JSON" });
+    let taken = take(
+        Format::OpenCode,
+        lines(&[
+            session(json!({})),
+            user("msg_1"),
+            text("prt_1", "one"),
+            fault("message", "msg_2"),
+            text("prt_2", "whose words are these"),
+            message("msg_3", Value::Null),
+            message("msg_4", json!({ "role": 7 })),
+            message("msg_5", json!({ "role": "user" })),
+            fault("part", "prt_5"),
+            text("prt_6", "two"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:one", "u:two"]);
+    assert_eq!(
+        taken.codes(),
+        [(4, "import.bad_line"), (6, "import.bad_line"), (7, "import.bad_line"), (9, "import.bad_line")]
+    );
+    assert!(taken.problems[0].what.to_string().contains("msg_2"), "{}", taken.problems[0]);
+}
+
+#[test]
+fn a_title_alone_is_no_session() {
+    assert_eq!(take(Format::OpenCode, lines(&[session(json!({}))])).added, 0);
+}
+
+#[test]
+fn half_a_surrogate_pair_in_a_row_is_mended() {
+    let rows = rows(&[]).replace("look", "look \\ud83d");
+    let taken = take(Format::OpenCode, rows);
+    assert_eq!(
+        (taken.context(), taken.codes()),
+        (vec!["u:look \u{fffd}".to_owned()], vec![(3, "import.mended")])
+    );
+}
+
+#[test]
+fn an_error_instead_of_an_answer_is_in_the_log_and_not_in_the_context() {
+    let failed = json!({ "role": "assistant", "modelID": "m", "error": { "name": "APIError", "data": {} } });
+    let taken = take(Format::OpenCode, rows(&[message("msg_2", failed), text("prt_2", "half of")]));
+    assert_eq!(taken.context(), ["u:look"]);
+    let is_error =
+        |body: &Body| matches!(body, Body::AssistantMessage(message) if message.stop == Stop::Error);
+    assert_eq!(taken.log.entries().filter(|entry| is_error(&entry.body)).count(), 1);
+}

@@ -1,0 +1,97 @@
+//! Role sessions: what each key of a transcript becomes, and transcripts that are damaged.
+
+use sapwood_core::entry::Body;
+use sapwood_core::fixture::MemLog;
+use sapwood_formats::import::{Format, reader};
+use serde_json::{Value, json};
+
+use crate::taking::{Taken, take, take_again, take_with};
+
+fn transcript(more: Value) -> Value {
+    let mut document = json!({ "roleName": "owner", "logicalSessionId": "flow-1__owner", "transcriptHistory": [
+        { "role": "user", "content": "one" }, { "role": "assistant", "content": "two" },
+    ] });
+    for (key, value) in more.as_object().unwrap() {
+        document[key] = value.clone();
+    }
+    document
+}
+
+/// What is kept beside the tree under a type.
+fn kept(taken: &Taken, custom_type: &str) -> Vec<Value> {
+    let infos = taken.log.entries().filter_map(|entry| match &entry.body {
+        Body::CustomInfo(info) if info.custom_type == custom_type => Some(info.data.get().to_owned()),
+        _ => None,
+    });
+    infos.map(|text| serde_json::from_str(&text).unwrap()).collect()
+}
+
+fn state(more: Value) -> Value {
+    let taken = take(Format::RoleFiles, transcript(more).to_string());
+    assert_eq!(taken.context(), ["u:one", "a:two"]);
+    kept(&taken, "role-files:state").pop().unwrap()
+}
+
+#[test]
+fn the_latest_context_usage_is_kept() {
+    assert_eq!(state(json!({ "latestContextUsage": 1234 }))["latestContextUsage"], 1234.0);
+    assert_eq!(state(json!({}))["latestContextUsage"], Value::Null);
+}
+
+#[test]
+fn whether_a_role_is_active_is_kept() {
+    assert_eq!(state(json!({ "isActive": true }))["isActive"], true);
+    assert_eq!(state(json!({}))["isActive"], false);
+}
+
+#[test]
+fn the_current_nodes_context_is_kept_by_its_name_and_length() {
+    let node = json!({ "nodeId": "n2", "exchanges": [{ "role": "user", "content": "one" }] });
+    let state = state(json!({ "currentNodeId": "n2", "currentNodeContext": node }));
+    assert_eq!(state["currentNodeId"], "n2");
+    assert_eq!(state["currentNodeContext"], json!({ "nodeId": "n2", "exchanges": 1 }));
+}
+
+#[test]
+fn the_feeds_items_are_kept_beside_the_tree() {
+    let feed = json!([{ "id": "1", "type": "user", "text": "one" }, { "id": "2", "type": "assistant", "text": "two" }]);
+    let both = |feed: &str| {
+        take_with(Format::RoleFiles, MemLog::default(), |harvest| {
+            let mut reader = reader(Format::RoleFiles, "transcript").unwrap();
+            reader.push_document(transcript(json!({})).to_string().as_bytes(), harvest);
+            reader.push_document(feed.as_bytes(), harvest);
+        })
+    };
+    let taken = both(&feed.to_string());
+    assert_eq!(json!(kept(&taken, "role-files:feed")), feed);
+    assert_eq!((taken.context(), taken.codes()), (vec!["u:one".to_owned(), "a:two".to_owned()], vec![]));
+    let torn = feed.to_string();
+    let torn = both(&torn[..torn.len() - 9]);
+    assert_eq!(json!(kept(&torn, "role-files:feed")), json!([feed[0]]));
+    assert_eq!(torn.codes(), [(1, "import.torn")]);
+}
+
+#[test]
+fn a_torn_transcript_gives_its_whole_messages_and_its_archives() {
+    let archive = json!({ "id": "x", "trigger": "auto", "compactedAt": "2026-05-06T07:08:09.000Z",
+        "archivedTranscriptHistory": [{ "role": "user", "content": "first" }, { "role": "assistant", "content": "answer" }],
+        "replacementMessage": { "role": "user", "content": "so far" } });
+    let document = json!({ "compactionArchives": [archive], "logicalSessionId": "flow-1__owner", "transcriptHistory": [
+        { "role": "user", "content": "so far" }, { "role": "user", "content": "next" }, { "role": "assistant", "content": "done" } ] });
+    let text = serde_json::to_string_pretty(&document).unwrap();
+    let whole = take(Format::RoleFiles, &text);
+    assert_eq!(whole.context(), ["u:so far", "u:next", "a:done"]);
+    let cut = text.find("\"done\"").unwrap();
+    let torn = take(Format::RoleFiles, &text[..cut]);
+    assert_eq!(torn.context(), ["u:so far", "u:next"]);
+    assert_eq!(torn.codes(), [(text[..cut].lines().count() as u64, "import.torn")]);
+    let mended = take_again(Format::RoleFiles, torn.log, &text);
+    assert_eq!((mended.context(), mended.codes()), (whole.context(), vec![]), "once it is whole it goes on");
+}
+
+#[test]
+fn a_transcript_without_a_name_is_reported_and_gives_no_session() {
+    let taken = take(Format::RoleFiles, r#"{"roleName":"owner","transcriptHistory":[{"role":"us"#);
+    assert!(taken.session.is_none());
+    assert_eq!((taken.added, taken.codes()), (0, vec![(1, "import.torn")]));
+}
