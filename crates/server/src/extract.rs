@@ -132,14 +132,13 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Takes the rest and keeps nothing, up to as much as would have been allowed: many clients write all they have before
-    /// they read what was answered, and would only see that the connection broke.
+    /// Takes the rest and keeps nothing, up to twice what is allowed in all: many clients write all they have before they read
+    /// what was answered, and would only see that the connection broke.
     async fn pour_away(&mut self) {
-        let mut poured = 0;
         let pour = async {
             while let Some(Ok(frame)) = self.body.frame().await {
-                poured += frame.data_ref().map_or(0, Bytes::len);
-                if poured > self.limit_bytes {
+                self.came_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if self.came_bytes > 2 * self.limit_bytes as u64 {
                     return;
                 }
             }
