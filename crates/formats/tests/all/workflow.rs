@@ -219,8 +219,8 @@ fn deep_json() -> impl Strategy<Value = Value> {
 #[test]
 fn a_long_conversation_and_the_deepest_call_are_read_back() {
     let turn = |number: usize| [user(&format!("ask {number}")), assistant(vec![Part::text("yes")])];
-    let long = export(None, (0..12_000).flat_map(turn).collect());
-    assert_eq!(long.workflow.nodes.len(), 12_002);
+    let long = export(None, (0..6_000).flat_map(turn).collect());
+    assert_eq!(long.workflow.nodes.len(), 6_002);
     let nested = format!("{}1{}", "{\"d\":".repeat(100), "}".repeat(100));
     let deepest = Part::tool_call("c1", "f", Json::parse(&nested).unwrap());
     export(None, vec![user("go"), assistant(vec![Part::text("so"), deepest])]);
