@@ -88,6 +88,14 @@ impl Right {
 }
 
 impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Reader => "reader",
+            Role::Collaborator => "collaborator",
+            Role::Owner => "owner",
+        }
+    }
+
     pub fn allows(self, right: Right) -> bool {
         let needed = match right {
             Right::Read => Role::Reader,

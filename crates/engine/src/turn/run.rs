@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, Stop};
-use sapwood_core::port::store::{Append, Appended};
+use sapwood_core::port::store::{Append, Appended, AuditNote};
 use sapwood_core::turn::{Effect, Input, Machine, Step};
 use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
@@ -97,10 +97,15 @@ impl Stage {
 
     /// Appends what the machine wants to have said, under the lease's fence.
     pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
-        self.append_as(Voice::Agent, bodies).await
+        self.append_as(Voice::Agent, bodies, None).await
     }
 
-    pub(super) async fn append_as(&self, voice: Voice, bodies: Vec<Body>) -> Result<()> {
+    pub(super) async fn append_as(
+        &self,
+        voice: Voice,
+        bodies: Vec<Body>,
+        audit: Option<AuditNote>,
+    ) -> Result<()> {
         if bodies.is_empty() {
             return Ok(());
         }
@@ -113,7 +118,7 @@ impl Stage {
         let draft = |body| self.draft(voice, now, body);
         let drafts = bodies.into_iter().map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
-        append.fence = Some(self.fence);
+        (append.fence, append.audit) = (Some(self.fence), audit);
         let appended = self.engine.append(&self.scope, append).await?;
         self.remember(&appended, answer_at);
         self.tell_news(news).await;

@@ -1,7 +1,10 @@
 //! Looking over all sessions: full text, and the audit.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::extract::State as Shared;
+use sapwood::SessionId;
 use sapwood::core::port::store::{AuditLine, Hit, SearchQuery};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,6 +46,11 @@ async fn search_sessions(
     let limit = rows(query.limit, HITS_MAX)?;
     let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
     let page = state.engine.search(&caller.scope, &query).await?;
+    // A snippet is a piece of what was said.
+    let shown: BTreeSet<&SessionId> = page.items.iter().map(|hit| &hit.session).collect();
+    for session in shown {
+        state.note_read(&caller, session).await?;
+    }
     Ok(Json(Page { items: page.items, next: page.next }))
 }
 

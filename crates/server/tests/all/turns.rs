@@ -111,3 +111,34 @@ async fn a_server_that_stops_waits_for_its_turns_and_leaves_the_rest_resumable()
     let summary = house.engine.summary(&scope, &"s".parse().unwrap()).await.unwrap();
     assert!(summary.open_turn.is_some(), "whoever comes next can resume it");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_not_archived_under_a_turn_that_runs() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let refused = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "turn.running"));
+    let cancelled = house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    assert_eq!(cancelled.status, 202);
+    wait_for(&house, "s", &turn, "cancelled").await;
+    assert_eq!(house.post("ana", "/v1/sessions/s/archive", &json!({})).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_waits_ends_when_its_session_is_archived() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please ask" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    wait_for_approval(&house, "s").await;
+    wait_for(&house, "s", &turn, "waiting").await;
+    // The turn has asked, and leaves the session in a moment.
+    let mut archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    while archived.code() == "turn.running" {
+        archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    }
+    assert_eq!((archived.status, archived.json()["state"].as_str()), (200, Some("archived")));
+    wait_for(&house, "s", &turn, "cancelled").await;
+}
