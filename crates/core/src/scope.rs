@@ -72,7 +72,7 @@ pub enum Right {
     Read,
     /// Append, branch, fork, call tools.
     Write,
-    /// Share, archive, reopen, erase.
+    /// Share, archive, reopen, erase, extend by an import.
     Own,
 }
 

@@ -38,7 +38,8 @@ pub struct Import {
     session: SessionId,
     /// Made with the first batch, so that a file that comes to nothing leaves nothing.
     new: Option<NewSession>,
-    created: Created,
+    /// Whether this import has made it.
+    made: Created,
     /// Where the log ends: the last entry that was there before, or that this import has written.
     head: Seq,
     pending: Vec<Draft>,
@@ -67,7 +68,7 @@ impl Engine {
             scope: scope.clone(),
             session,
             new: (created == Created::New).then_some(new),
-            created,
+            made: Created::Existed,
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
             pending_bytes: 0,
@@ -117,8 +118,8 @@ impl Import {
     async fn make(&mut self) -> Result<()> {
         let Some(mut new) = self.new.take() else { return Ok(()) };
         new.now = self.engine.clock.now();
-        self.created = self.engine.store.create(&self.scope, new).await?;
-        if self.created == Created::Existed {
+        self.made = self.engine.store.create(&self.scope, new).await?;
+        if self.made == Created::Existed {
             // Somebody was quicker, and may have shared it.
             self.engine.check_right(&self.scope, &self.session, Right::Own).await?;
         }
@@ -127,7 +128,7 @@ impl Import {
 
     /// A session that was made for a file of which nothing could be written goes again.
     async fn keep_if(&mut self, written: Result<()>) -> Result<()> {
-        if written.is_ok() || self.created != Created::New || self.new.is_some() {
+        if written.is_ok() || self.made == Created::Existed {
             return written;
         }
         let summary = self.engine.store.summary(&self.scope, &self.session).await;

@@ -289,7 +289,7 @@ fn a_membership_of_elsewhere_counts_for_nothing() {
     log.push(MemberChanged::new(bob.clone(), Some(Role::Reader))).unwrap();
     log.push(MemberChanged { elsewhere: true, ..MemberChanged::new(bob.clone(), None) }).unwrap();
     log.push(MemberChanged { elsewhere: true, ..MemberChanged::new(eve, Some(Role::Collaborator)) }).unwrap();
-    assert_eq!(log.summary().members.into_iter().collect::<Vec<_>>(), [(bob, Role::Reader)]);
+    assert_eq!(log.summary().members.iter().collect::<Vec<_>>(), [(&bob, &Role::Reader)]);
 }
 
 #[test]

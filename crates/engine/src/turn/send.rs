@@ -25,7 +25,7 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
 use crate::world::World;
-use crate::write::{OpenOptions, edit_by_other};
+use crate::write::{OpenOptions, edit, edit_by_other};
 use crate::{Engine, EngineError, Result};
 
 /// A session to be started with an agent.
@@ -437,15 +437,16 @@ impl Engine {
         Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
     }
 
-    /// Writes something down about a turn, also one that has ended.
+    /// Writes something down about a turn, also one that has ended. The audit calls it `what`.
     pub async fn note_in_turn(
         &self,
         scope: &Scope,
         session: &SessionId,
         turn: TurnId,
         info: CustomInfo,
+        what: &'static str,
     ) -> Result<()> {
-        self.append_to_turn(scope, session, turn, info.into(), None).await
+        self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
     }
 
     /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
