@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::{IdError, TenantId, UserName};
 
 /// Who acts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Principal {
     User(UserName),
     Agent(UserName),
@@ -50,9 +50,9 @@ impl TryFrom<String> for Principal {
     }
 }
 
-impl From<Principal> for String {
-    fn from(principal: Principal) -> String {
-        principal.to_string()
+impl Serialize for Principal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -4,17 +4,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use sapwood_core::port::store::is_full_page;
 use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 
 use crate::tail::{Page, SharedPage, Watch};
 use crate::{Engine, Result};
 
-/// How many records one question brings at most.
+/// How many records one question brings at most; the store bounds their bytes.
 const PAGE_RECORDS_MAX: usize = 256;
-/// How many the first one brings.
-const PAGE_RECORDS_FIRST: usize = 16;
-/// About how many bytes of bodies a page may hold: a reader that stands still holds no more than this, or one record.
-const PAGE_BYTES: usize = 256 << 10;
 
 /// A reader of one session, with its cursor.
 pub struct Follower {
@@ -22,11 +19,17 @@ pub struct Follower {
     scope: Scope,
     session: SessionId,
     cursor: Seq,
-    page: VecDeque<Record>,
-    page_records: usize,
+    page: Held,
     /// The wake-up by which everything that was there had been read.
     drained_at: Option<u64>,
     watch: Watch,
+}
+
+/// What a follower has of a page and not yet given away.
+enum Held {
+    Own(VecDeque<Record>),
+    /// All followers hold the same one, and each copies the record it is at.
+    Shared(Arc<Page>),
 }
 
 impl Engine {
@@ -43,8 +46,7 @@ impl Engine {
             scope: scope.clone(),
             session: session.clone(),
             cursor,
-            page: VecDeque::new(),
-            page_records: PAGE_RECORDS_FIRST,
+            page: Held::Own(VecDeque::new()),
             drained_at: None,
             watch,
         })
@@ -60,9 +62,10 @@ impl Follower {
 
     /// The next record if there is one now.
     pub async fn try_next(&mut self) -> Result<Option<Record>> {
-        if self.page.is_empty() {
-            self.read_page().await?;
+        if let Some(record) = self.take() {
+            return Ok(Some(record));
         }
+        self.read_page().await?;
         Ok(self.take())
     }
 
@@ -86,22 +89,28 @@ impl Follower {
     }
 
     fn take(&mut self) -> Option<Record> {
-        let record = self.page.pop_front()?;
-        self.cursor = record.meta.seq;
-        Some(record)
+        let next = match &mut self.page {
+            Held::Own(records) => records.pop_front(),
+            Held::Shared(page) => {
+                let at = page.records.partition_point(|record| record.meta.seq <= self.cursor);
+                page.records.get(at).cloned()
+            }
+        };
+        match &next {
+            Some(record) => self.cursor = record.meta.seq,
+            // A page that is used up is nobody's to keep.
+            None => self.page = Held::Own(VecDeque::new()),
+        }
+        next
     }
 
-    /// Reads what comes next, and says whether that is the end. Pages grow while bodies are small, and shrink when they
-    /// are not.
+    /// Reads what comes next, and says whether that is the end.
     async fn read_page(&mut self) -> Result<bool> {
-        let (store, limit) = (&self.engine.store, self.page_records);
-        let page = store.read_after(&self.scope, &self.session, self.cursor, limit).await?;
-        let bytes: usize = page.iter().map(|record| record.body.len()).sum();
-        if let Some(mean) = bytes.checked_div(page.len()) {
-            self.page_records = (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_RECORDS_MAX);
-        }
-        self.page = page.into();
-        Ok(self.page.len() < limit)
+        let store = &self.engine.store;
+        let page = store.read_after(&self.scope, &self.session, self.cursor, PAGE_RECORDS_MAX).await?;
+        let is_end = !is_full_page(&page, PAGE_RECORDS_MAX);
+        self.page = Held::Own(page.into());
+        Ok(is_end)
     }
 
     /// Takes what somebody else has read, or reads it for everyone. Whoever is far behind, or may not see the session any
@@ -125,18 +134,18 @@ impl Follower {
         if self.scope.role_in(&page.owner, &page.members).is_none() {
             return self.read_page().await;
         }
-        let after = self.cursor;
-        self.page = page.records.iter().filter(|record| record.meta.seq > after).cloned().collect();
-        Ok(page.is_end && page.wakes >= wakes)
+        let is_end = page.is_end && page.wakes >= wakes;
+        self.page = Held::Shared(page);
+        Ok(is_end)
     }
 
     /// Who may see it is read after it, so that somebody who was shut out in it does not see it.
     async fn read_for_all(&self, wakes: u64) -> Result<Page> {
-        let (store, limit) = (&self.engine.store, self.page_records);
+        let store = &self.engine.store;
         let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);
-        let records = store.read_after(&scope, &self.session, self.cursor, limit).await?;
+        let records = store.read_after(&scope, &self.session, self.cursor, PAGE_RECORDS_MAX).await?;
         let summary = store.summary(&scope, &self.session).await?;
-        let is_end = records.len() < limit;
+        let is_end = !is_full_page(&records, PAGE_RECORDS_MAX);
         let (owner, members) = (summary.owner, summary.members);
         Ok(Page { after: self.cursor, records, wakes, is_end, owner, members })
     }

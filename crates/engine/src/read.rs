@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use sapwood_core::entry::{Body, Compaction, Entry, SessionState};
-use sapwood_core::port::store::{AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until};
+use sapwood_core::port::store::{
+    AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until, is_full_page,
+};
 use sapwood_core::project::artifacts::Artifacts;
 use sapwood_core::project::context::Context;
 use sapwood_core::project::feed::{Feed, FeedItem};
@@ -262,7 +264,10 @@ impl Engine {
                 Some(kinds) => self.store.read_kinds(scope, session, kinds, after, PAGE_RECORDS).await?,
                 None => self.store.read_after(scope, session, after, PAGE_RECORDS).await?,
             };
-            let is_full = records.len() == PAGE_RECORDS;
+            let is_full = match kinds {
+                Some(_) => records.len() == PAGE_RECORDS,
+                None => is_full_page(&records, PAGE_RECORDS),
+            };
             for record in records {
                 after = record.meta.seq;
                 let unreadable = |source| EngineError::Unreadable { session: session.clone(), source };

@@ -173,7 +173,7 @@ impl Engine {
     }
 
     pub async fn rename(&self, scope: &Scope, session: &SessionId, title: &str) -> Result<Appended> {
-        let title = checked_text("the title", title)?;
+        let title = checked_title(title)?;
         self.append_one(scope, session, SessionNamed { title }, Some(edit(session, "rename"))).await
     }
 
@@ -458,6 +458,11 @@ fn cancelled_by_archiving() -> TurnEnded {
         usage: None,
         cost_nano_usd: None,
     }
+}
+
+/// A title as it is kept, or what is wrong with it.
+pub fn checked_title(title: &str) -> Result<String> {
+    checked_text("the title", title)
 }
 
 /// A title or label: one line, not empty, not endless.

@@ -37,8 +37,13 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
     let host = text("host").unwrap_or_default();
     let bare = |origin: &str| origin.split_once("://").map_or(String::new(), |(_, host)| host.to_owned());
     let is_same_host = text("origin").is_none_or(|origin| bare(origin) == host);
-    let is_same_site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
-    is_same_host && is_same_site
+    is_same_host && is_same_site(headers)
+}
+
+/// What a browser says of the page that asks; other clients say nothing.
+pub fn is_same_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    site.is_none_or(|site| matches!(site, b"same-origin" | b"none"))
 }
 
 /// The cookie that holds a credential until the browser ends.

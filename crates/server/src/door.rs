@@ -16,7 +16,7 @@ use sapwood::core::port::clock::Clock;
 use sapwood::core::port::keys::{ApiKey, Grant};
 use sapwood::core::port::store::Store;
 use sapwood::core::scope::Reach;
-use sapwood::core::{BlobHash, Right};
+use sapwood::core::{BlobHash, Right, TimestampMs};
 use sapwood::{Scope, SystemClock};
 
 use crate::cookie;
@@ -52,7 +52,8 @@ enum Proof {
     /// At the machine itself.
     Local,
     Key(Arc<ApiKey>),
-    Token,
+    /// Good until then.
+    Token(TimestampMs),
 }
 
 impl Caller {
@@ -64,7 +65,7 @@ impl Caller {
         match self.proof {
             Proof::Local => "local",
             Proof::Key(_) => "key",
-            Proof::Token => "token",
+            Proof::Token(_) => "token",
         }
     }
 
@@ -133,14 +134,17 @@ impl Door {
     }
 
     pub async fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<Caller> {
-        let caller = match (credential(headers)?, cookie::credential(headers)) {
-            (Some(credential), _) => self.prove(credential).await?,
-            // Where nobody needs a key, one that a browser still has is of no interest.
-            (None, Some(credential)) if self.is_locked().await? => {
-                cookie::check_site(method, headers)?;
-                self.prove(credential).await?
-            }
-            (None, _) => self.admit_local(headers).await?,
+        let caller = match self.is_locked().await? {
+            // Where nobody needs a key, one that comes along is of no interest: some clients cannot do without.
+            false => self.admit_local(headers)?,
+            true => match (credential(headers)?, cookie::credential(headers)) {
+                (Some(credential), _) => self.prove(credential).await?,
+                (None, Some(credential)) => {
+                    cookie::check_site(method, headers)?;
+                    self.prove(credential).await?
+                }
+                (None, None) => return Err(required()),
+            },
         };
         let right = if method.is_safe() { Right::Read } else { Right::Write };
         caller.check(right)?;
@@ -152,7 +156,10 @@ impl Door {
             return self.find_key(credential).await;
         }
         match &self.oidc {
-            Some(oidc) => Ok(Caller { scope: oidc.verify(credential).await?, proof: Proof::Token }),
+            Some(oidc) => {
+                let (scope, expires_at) = oidc.verify(credential).await?;
+                Ok(Caller { scope, proof: Proof::Token(expires_at) })
+            }
             None => Err(refused()),
         }
     }
@@ -167,7 +174,8 @@ impl Door {
     pub async fn recheck(&self, caller: &Caller) -> Result<()> {
         match &caller.proof {
             Proof::Local if self.is_locked().await? => Err(required()),
-            Proof::Local | Proof::Token => Ok(()),
+            Proof::Token(expires_at) if *expires_at <= SystemClock.now() => Err(refused()),
+            Proof::Local | Proof::Token(_) => Ok(()),
             Proof::Key(key) => {
                 let found = self.store.find_key(key.hash).await?;
                 found.filter(|key| key.is_valid(SystemClock.now())).map(|_| ()).ok_or_else(refused)
@@ -177,15 +185,12 @@ impl Door {
 
     /// A page in a browser on this machine can reach loopback too: it gives itself away by its origin, or by the name it
     /// believes to talk to.
-    async fn admit_local(&self, headers: &HeaderMap) -> Result<Caller> {
+    fn admit_local(&self, headers: &HeaderMap) -> Result<Caller> {
         let Some(scope) = self.local.clone() else { return Err(required()) };
-        if self.is_locked().await? {
-            return Err(required());
-        }
         let host = text_of(headers, header::HOST).unwrap_or_default();
         let origin = text_of(headers, header::ORIGIN);
         let is_own = origin.is_none_or(|origin| origin == format!("http://{host}"));
-        if !is_loopback_name(host) || !is_own {
+        if !is_loopback_name(host) || !is_own || !cookie::is_same_site(headers) {
             let detail = "without a key this server answers this machine only, and no other site's pages";
             return Err(Problem::new("auth.origin", detail));
         }

@@ -16,6 +16,9 @@ use crate::problem::{Problem, Result};
 use crate::sniff::{Disposition, served_type};
 use crate::state::State;
 
+/// A client may keep it, and asks each time whether it is still its to see.
+const CACHING: &str = "private, no-cache";
+
 /// What is to be sent, and how it is to be called.
 pub struct Wanted<'a> {
     pub blob: BlobHash,
@@ -31,14 +34,18 @@ pub async fn serve_blob(
     headers: &HeaderMap,
 ) -> Result<Response> {
     let etag = format!("\"{}\"", wanted.blob);
-    if header_text(headers, "if-none-match")?.is_some_and(|known| known == etag || known == "*") {
-        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
-    }
     let opened = Opened::open(state, caller, wanted.blob).await?;
+    if header_text(headers, "if-none-match")?.is_some_and(|known| is_known(known, &etag)) {
+        let same = [(header::ETAG, etag.as_str()), (header::CACHE_CONTROL, CACHING)];
+        return Ok((StatusCode::NOT_MODIFIED, same).into_response());
+    }
     let (mime, disposition) = served_type(&opened.first, wanted.mime);
     let is_same = header_text(headers, "if-range")?.is_none_or(|known| known == etag);
     let range = header_text(headers, "range")?.filter(|_| is_same);
-    let mut response = opened.answer(range)?;
+    let mut response = match opened.answer(range) {
+        Ok(response) => response,
+        Err(size) => return Ok(past_the_end(size)),
+    };
     let headers = response.headers_mut();
     set(headers, header::ETAG, &etag);
     set(headers, header::CONTENT_TYPE, mime);
@@ -46,8 +53,21 @@ pub async fn serve_blob(
     set(headers, header::ACCEPT_RANGES, "bytes");
     // Shown in place or not, it is nobody's page.
     set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
-    set(headers, header::CACHE_CONTROL, "private, no-cache");
+    set(headers, header::CACHE_CONTROL, CACHING);
     Ok(response)
+}
+
+/// Whether one of the tags a client knows is this one. That a tag is weak makes no difference here.
+fn is_known(known: &str, etag: &str) -> bool {
+    let mut tags = known.split(',').map(str::trim);
+    tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+/// The answer to a range that begins past the end says where that is.
+fn past_the_end(size: u64) -> Response {
+    let mut response = Problem::new("range.unsatisfiable", format!("there are {size} bytes")).into_response();
+    set(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
+    response
 }
 
 fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
@@ -74,15 +94,13 @@ impl Opened {
         Ok(Self { first, size: reader.left(), rest: Some(reader) })
     }
 
-    /// All bytes, or the one range that was asked for.
-    fn answer(self, range: Option<&str>) -> Result<Response> {
+    /// All bytes, or the one range that was asked for. If that begins past the end: where the end is.
+    fn answer(self, range: Option<&str>) -> Result<Response, u64> {
         let size = self.size;
         let Some(asked) = range.and_then(|range| parse_range(range, size)) else {
             return Ok(self.send(0, size));
         };
-        let Some((first, last)) = asked else {
-            return Err(Problem::new("range.unsatisfiable", format!("there are {size} bytes")));
-        };
+        let (first, last) = asked.ok_or(size)?;
         let content_range = [(header::CONTENT_RANGE, format!("bytes {first}-{last}/{size}"))];
         Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
     }
@@ -136,14 +154,21 @@ fn percent(byte: u8) -> String {
 
 /// None for what is not one range of bytes, which is answered with all of them; `Some(None)` for one past the end.
 fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
-    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    let (unit, spans) = range.split_once('=')?;
+    let (first, last) = spans.split_once('-').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
     if first.is_empty() {
         let count: u64 = last.parse().ok()?;
         let found = (count > 0 && size > 0).then(|| (size.saturating_sub(count), size - 1));
         return Some(found);
     }
     let first: u64 = first.parse().ok()?;
-    let last: u64 = if last.is_empty() { u64::MAX } else { last.parse().ok()? };
+    let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+    let last: u64 = match last.parse() {
+        Ok(last) => last,
+        // None, or one that is past every end.
+        Err(_) if last.is_empty() || is_number => u64::MAX,
+        Err(_) => return None,
+    };
     if last < first {
         return None;
     }
@@ -161,10 +186,19 @@ mod tests {
         assert_eq!(parse_range("bytes=-3", 10), Some(Some((7, 9))));
         assert_eq!(parse_range("bytes=-30", 10), Some(Some((0, 9))));
         assert_eq!(parse_range("bytes=10-", 10), Some(None));
+        assert_eq!(parse_range("Bytes=2-99999999999999999999999", 10), Some(Some((2, 9))));
         assert_eq!(parse_range("bytes=-0", 10), Some(None));
         for other in ["bytes=3-1", "bytes=a-b", "items=0-1", "bytes=0-1,3-4", "bytes=", "bytes=-"] {
             assert_eq!(parse_range(other, 10), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_tag_is_known_alone_in_a_list_and_weakly() {
+        for known in ["\"a\"", "*", "W/\"a\"", "\"b\", \"a\"", "\"b\",W/\"a\""] {
+            assert!(is_known(known, "\"a\""), "{known}");
+        }
+        assert!(!is_known("\"b\", a", "\"a\""));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -15,6 +16,10 @@ use crate::state::State;
 
 /// Longest part of somebody's mistake that is said back.
 const ECHO_CHARS_MAX: usize = 200;
+
+/// How much of a body that is too large is taken and dropped, and for how long.
+const POURED_BYTES_MAX: usize = 64 << 20;
+const POUR_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A link that is slower than this is cut off, sooner or later.
 const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
@@ -27,7 +32,7 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
 
     async fn from_request(request: Request, state: &State) -> Result<Self> {
         let bytes = RawJson::from_request(request, state).await?.0;
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| invalid_json(&error))
+        read_object(&bytes).map(Body)
     }
 }
 
@@ -57,22 +62,26 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
             return Ok(Self(T::default()));
         }
         check_is_json(&headers)?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| invalid_json(&error))
+        read_object(&bytes).map(Self)
     }
 }
 
 /// Reads a body up to a limit.
 pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
-    let Incoming { body, what, limit_bytes, .. } = Incoming::of(request, what, limit_bytes)?;
-    match body.collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => Err(broken_off(what, limit_bytes, error)),
+    let mut incoming = Incoming::of(request, what, limit_bytes).await?;
+    let first = incoming.frame().await?.unwrap_or_default();
+    let Some(second) = incoming.frame().await? else { return Ok(first) };
+    let mut all = BytesMut::from(first);
+    all.extend_from_slice(&second);
+    while let Some(bytes) = incoming.frame().await? {
+        all.extend_from_slice(&bytes);
     }
+    Ok(all.freeze())
 }
 
 /// A body as it comes, up to a limit.
 pub struct Incoming {
-    body: Limited<axum::body::Body>,
+    body: axum::body::Body,
     what: &'static str,
     limit_bytes: usize,
     /// When the first of it was asked for.
@@ -82,16 +91,20 @@ pub struct Incoming {
 
 impl Incoming {
     /// The length that was announced is refused before anything is read.
-    pub fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
-        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        if announced
-            .and_then(|length| length.parse::<u64>().ok())
-            .is_some_and(|length| length > limit_bytes as u64)
-        {
+    pub async fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
+        let headers = request.headers();
+        let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = announced.and_then(|length| length.parse::<u64>().ok());
+        let waits = headers.contains_key(header::EXPECT);
+        let mut incoming = Self { body: request.into_body(), what, limit_bytes, began: None, came_bytes: 0 };
+        if announced.is_some_and(|length| length > limit_bytes as u64) {
+            // Whoever waits to be told to go on hears the answer at once.
+            if !waits {
+                incoming.pour_away().await;
+            }
             return Err(Problem::too_large(what, limit_bytes));
         }
-        let body = Limited::new(request.into_body(), limit_bytes);
-        Ok(Self { body, what, limit_bytes, began: None, came_bytes: 0 })
+        Ok(incoming)
     }
 
     /// The bytes that come next; none at the end. An upload has the time of a request, and more for what has come of it.
@@ -101,31 +114,44 @@ impl Incoming {
         let now = Instant::now();
         let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
         let late = |_| Problem::late(request_time_max);
-        while let Some(frame) = tokio::time::timeout_at(deadline, self.body.frame()).await.map_err(late)? {
-            match frame.map(|frame| frame.into_data()) {
-                Ok(Ok(bytes)) => {
-                    self.came_bytes += bytes.len() as u64;
-                    return Ok(Some(bytes));
-                }
-                // Trailers say nothing here.
-                Ok(Err(_)) => {}
-                Err(error) => return Err(broken_off(self.what, self.limit_bytes, error)),
+        tokio::time::timeout_at(deadline, self.frame()).await.map_err(late)?
+    }
+
+    async fn frame(&mut self) -> Result<Option<Bytes>> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame
+                .map_err(|error| Problem::invalid(format!("{} could not be read: {error}", self.what)))?;
+            // Trailers say nothing here.
+            let Ok(bytes) = frame.into_data() else { continue };
+            self.came_bytes += bytes.len() as u64;
+            if self.came_bytes > self.limit_bytes as u64 {
+                self.pour_away().await;
+                return Err(Problem::too_large(self.what, self.limit_bytes));
             }
+            return Ok(Some(bytes));
         }
         Ok(None)
+    }
+
+    /// Takes the rest and keeps nothing, within bounds: many clients write all they have before they read what was answered,
+    /// and would only see that the connection broke.
+    async fn pour_away(&mut self) {
+        let mut poured = 0;
+        let pour = async {
+            while let Some(Ok(frame)) = self.body.frame().await {
+                poured += frame.data_ref().map_or(0, Bytes::len);
+                if poured > POURED_BYTES_MAX {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(POUR_TIME_MAX, pour).await;
     }
 }
 
 /// How long it may take until so many bytes have come.
 pub fn upload_time(request_time_max: Duration, bytes: u64) -> Duration {
     request_time_max + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN)
-}
-
-fn broken_off(what: &'static str, limit_bytes: usize, error: axum::BoxError) -> Problem {
-    match error.is::<LengthLimitError>() {
-        true => Problem::too_large(what, limit_bytes),
-        false => Problem::invalid(format!("{what} could not be read: {error}")),
-    }
 }
 
 /// JSON must say that it is: what a browser sends across sites without asking does not.
@@ -136,6 +162,15 @@ fn check_is_json(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     Err(Problem::new("input.media_type", "the body must be application/json"))
+}
+
+/// What every body of a known shape is. A struct would take an array of its fields for it, too.
+fn read_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let is_array = bytes.trim_ascii_start().first() == Some(&b'[');
+    match serde_json::from_slice(bytes) {
+        Ok(_) if is_array => Err(Problem::invalid("the body must be a JSON object, and it is an array")),
+        read => read.map_err(|error| invalid_json(&error)),
+    }
 }
 
 fn invalid_json(error: &serde_json::Error) -> Problem {

@@ -5,11 +5,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State as Shared};
-use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
 use crate::extract::upload_time;
@@ -26,10 +28,14 @@ const SESSIONS: &str = "/v1/sessions/";
 const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
 const TRIGGERS: &str = "/v1/triggers/";
 
-pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
+/// The routes, as a connection calls them.
+pub type Routes = TowerToHyperService<Router>;
+
+/// It stands in front of the router, not in each of its routes: that is one box and one future less for every request.
+pub async fn guard(state: &State, routes: &Routes, request: Request) -> Response {
     let began = Instant::now();
     let is_openai = openai::is_openai(request.uri().path());
-    let mut response = match answer(&state, request, next).await {
+    let mut response = match answer(state, routes, request).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     };
@@ -46,21 +52,21 @@ pub async fn guard(Shared(state): Shared<State>, request: Request, next: Next) -
     response
 }
 
-async fn answer(state: &State, mut request: Request, next: Next) -> Result<Response> {
+async fn answer(state: &State, routes: &Routes, mut request: Request) -> Result<Response> {
+    check_host(&request)?;
     if request.uri().path().starts_with(API) && !is_signed(&request) {
         // Whoever may only read may sign in and out all the same: it changes nothing here.
         let is_login = request.uri().path() == LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
         let caller = state.door.admit(method, request.headers()).await?;
-        if !caller.is_local() {
-            check_rate(state, &caller.scope)?;
-        }
+        state.check_rate(&caller)?;
         request.extensions_mut().insert(caller);
     }
     let limit = time_for(state, &request);
-    let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let handled = AssertUnwindSafe(routes.call(request)).catch_unwind();
     match tokio::time::timeout(limit, handled).await {
-        Ok(Ok(response)) => Ok(response),
+        Ok(Ok(Ok(response))) => Ok(response),
+        Ok(Ok(Err(never))) => match never {},
         Ok(Err(panic)) => {
             state.meters.panics.fetch_add(1, Ordering::Relaxed);
             let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
@@ -69,6 +75,19 @@ async fn answer(state: &State, mut request: Request, next: Next) -> Result<Respo
         }
         Err(_) => Err(Problem::late(limit)),
     }
+}
+
+/// Who is asked must be said once, and in one way: what stands in front of a server may have looked at the other.
+fn check_host(request: &Request) -> Result<()> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (host, second) = (hosts.next(), hosts.next());
+    let is_missing = host.is_none() && request.version() == Version::HTTP_11;
+    let named = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let differs = named.zip(host).is_some_and(|(named, host)| named != host.as_bytes());
+    if is_missing || second.is_some() || differs {
+        return Err(Problem::invalid("a request names its host, once and in one way"));
+    }
+    Ok(())
 }
 
 /// An upload has as long as the largest may take; whether it comes quickly enough is looked at on the way.
@@ -87,11 +106,4 @@ fn is_signed(request: &Request) -> bool {
         && request.uri().path().starts_with(TRIGGERS)
         && request.headers().contains_key(SIGNATURE_HEADER)
         && !request.headers().contains_key(header::AUTHORIZATION)
-}
-
-fn check_rate(state: &State, scope: &sapwood::Scope) -> Result<()> {
-    state.rates.take(scope, Instant::now()).map_err(|seconds| {
-        state.meters.limited.fetch_add(1, Ordering::Relaxed);
-        Problem::new("rate.limited", format!("too many requests: wait {seconds} s")).retry_after(seconds)
-    })
 }

@@ -1,16 +1,20 @@
 //! Taking connections, and ending gracefully: nothing new comes in, streams end so that their readers go elsewhere with
 //! their cursors, running turns get a grace, and what is left of them can be resumed.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::guard::{Routes, guard};
 use crate::routes;
 use crate::sse::stopped;
 use crate::state::State;
@@ -20,6 +24,9 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
 /// How long connections get to end after everything in them has.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long a client may take nothing of what was sent to it.
+#[cfg(target_os = "linux")]
+const STALLED_MS_MAX: u32 = 60_000;
 /// Between two tries to accept when the machine is out of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -71,17 +78,21 @@ impl Listening {
 }
 
 pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output = ()>) {
-    let router = routes::router(&state);
+    let routes = Routes::new(routes::router(&state));
     let places = Arc::new(Semaphore::new(state.settings.connections_max));
     tokio::pin!(stop);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { break };
+        // Also while every place is taken it can be asked to stop.
+        let next = async {
+            let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>((listener.accept().await?.0, place))
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = next => accepted,
             () = &mut stop => break,
         };
         match accepted {
-            Ok((stream, _)) => answer_connection(stream, router.clone(), &state, place),
+            Ok((stream, place)) => answer_connection(stream, routes.clone(), &state, place),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -102,13 +113,18 @@ pub async fn serve_empty(listener: TcpListener) {
 
 fn answer_connection(
     stream: TcpStream,
-    router: Router,
+    routes: Routes,
     state: &State,
     place: tokio::sync::OwnedSemaphorePermit,
 ) {
     // Small frames must not wait for bigger ones.
     let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(router);
+    cut_off_when_stalled(&stream);
+    let guarded = (state.clone(), routes);
+    let service = service_fn(move |request: axum::http::Request<Incoming>| {
+        let (state, routes) = guarded.clone();
+        async move { Ok::<_, Infallible>(guard(&state, &routes, request.map(Body::new)).await) }
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(state.settings.head_time_max)
@@ -131,6 +147,14 @@ fn answer_connection(
         }
         drop(place);
     });
+}
+
+/// A client that takes nothing of what it was sent holds a place, and what was read for it. The system ends its connection.
+fn cut_off_when_stalled(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_MS_MAX);
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
 }
 
 async fn end(state: &State, places: &Semaphore) {

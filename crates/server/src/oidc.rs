@@ -13,7 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::BoxFuture;
 use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
+use sapwood::core::id::{NAME_BYTES_MAX, UserName};
 use sapwood::core::port::clock::Clock;
+use sapwood::core::{BlobHash, TimestampMs};
 use sapwood::{Scope, SystemClock, TenantId};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
@@ -24,7 +26,9 @@ use crate::door::refused;
 use crate::problem::{Problem, Result};
 
 /// How far clocks may be apart.
-const LEEWAY_S: i64 = 60;
+const LEEWAY_MS: i64 = 60_000;
+/// What the names of users begin with whose claim is no name of ours.
+const ESCAPED: &str = "oidc:";
 /// Keys of an issuer that are looked at.
 const KEYS_MAX: usize = 64;
 
@@ -133,7 +137,8 @@ impl Oidc {
         Self { config, source, held: Mutex::default(), asking: Semaphore::new(1) }
     }
 
-    pub async fn verify(&self, text: &str) -> Result<Scope> {
+    /// Whom a token stands for, and until when.
+    pub async fn verify(&self, text: &str) -> Result<(Scope, TimestampMs)> {
         let token = Token::parse(text).ok_or_else(refused)?;
         let held = self.held().clone();
         let is_signed = token.is_signed_by(&held.keys);
@@ -150,23 +155,21 @@ impl Oidc {
         self.read_claims(&token.claims).ok_or_else(refused)
     }
 
-    fn read_claims(&self, claims: &serde_json::Value) -> Option<Scope> {
-        let now = SystemClock.now().0 / 1_000;
+    fn read_claims(&self, claims: &serde_json::Value) -> Option<(Scope, TimestampMs)> {
+        let now = SystemClock.now();
         let is_ours =
             claims["iss"].as_str()? == self.config.issuer && has_audience(claims, &self.config.audience);
-        let is_due = claims["exp"].as_i64()?.saturating_add(LEEWAY_S) > now
-            && claims
-                .get("nbf")
-                .is_none_or(|nbf| nbf.as_i64().is_some_and(|nbf| nbf.saturating_sub(LEEWAY_S) <= now));
-        if !is_ours || !is_due {
+        let expires_at = TimestampMs(millis_of(&claims["exp"])?.saturating_add(LEEWAY_MS));
+        let has_begun = |nbf| millis_of(nbf).is_some_and(|nbf| nbf.saturating_sub(LEEWAY_MS) <= now.0);
+        if !is_ours || expires_at <= now || !claims.get("nbf").is_none_or(has_begun) {
             return None;
         }
-        let user = claims[&self.config.user_claim].as_str()?.parse().ok()?;
+        let user = user_of(claims[&self.config.user_claim].as_str()?)?;
         let tenant = match &self.config.tenant {
             Tenancy::Fixed(tenant) => tenant.clone(),
             Tenancy::Claim(claim) => claims[claim].as_str()?.parse().ok()?,
         };
-        Some(Scope::user(tenant, user))
+        Some((Scope::user(tenant, user), expires_at))
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -208,6 +211,33 @@ impl Held {
         match fetched {
             Ok(keys) => (self.keys, self.since, self.failure) = (Arc::new(keys), now, None),
             Err(why) => self.failure = Some(why),
+        }
+    }
+}
+
+/// A time in seconds, whole or not.
+fn millis_of(claim: &serde_json::Value) -> Option<i64> {
+    claim.as_f64().map(|seconds| (seconds * 1_000.0) as i64)
+}
+
+/// The user that a claim names. Issuers use characters that our names have not got (`auth0|…`): these are escaped behind a
+/// prefix, and what is too long is hashed, so that no two claims become one user.
+fn user_of(claim: &str) -> Option<UserName> {
+    if let Ok(user) = claim.parse()
+        && !claim.starts_with(ESCAPED)
+    {
+        return Some(user);
+    }
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'@' | b'-' => char::from(byte).to_string(),
+        _ => format!("+{byte:02X}"),
+    };
+    let escaped: String = claim.bytes().take(NAME_BYTES_MAX + 1).map(escape).collect();
+    let name = format!("{ESCAPED}{escaped}");
+    match claim.is_empty() {
+        true => None,
+        false => {
+            name.parse().or_else(|_| format!("{ESCAPED}{}", BlobHash::of(claim.as_bytes())).parse()).ok()
         }
     }
 }
@@ -274,5 +304,32 @@ impl Jwk {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_claims_become_one_user() {
+        let (long, longer) = ("|".repeat(200), "|".repeat(201));
+        let claims = [
+            "ana",
+            "auth0|ana",
+            "auth0+7Cana",
+            "oidc:auth0+7Cana",
+            "oidc:ana",
+            "auth0|",
+            "é",
+            "-",
+            &long,
+            &longer,
+        ];
+        let users: std::collections::BTreeSet<String> =
+            claims.iter().map(|claim| user_of(claim).expect(claim).to_string()).collect();
+        assert_eq!(users.len(), claims.len(), "{users:?}");
+        assert!(users.contains("ana") && users.contains("oidc:auth0+7Cana"));
+        assert_eq!(user_of(""), None);
     }
 }

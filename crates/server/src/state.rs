@@ -191,6 +191,18 @@ impl Inner {
         self.requests.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Takes one of the requests that the caller may make now. Whoever is at the machine itself is not counted.
+    pub fn check_rate(&self, caller: &Caller) -> Result<()> {
+        if caller.is_local() {
+            return Ok(());
+        }
+        self.rates.take(&caller.scope, Instant::now()).map_err(|seconds| {
+            self.meters.limited.fetch_add(1, Ordering::Relaxed);
+            let detail = format!("too many requests: wait {seconds} s");
+            Problem::new("rate.limited", detail).retry_after(seconds)
+        })
+    }
+
     pub fn turns_running(&self) -> usize {
         *self.running.borrow()
     }

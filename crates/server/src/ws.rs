@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use sapwood::core::entry::ApprovalAnswer;
-use sapwood::core::project::feed::Feed;
+use sapwood::core::project::feed::{Feed, FeedItem};
 use sapwood::core::{Right, TurnId};
 use sapwood::engine::SessionEvent;
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Seq, SessionId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::door::Caller;
@@ -25,6 +25,8 @@ use crate::wire;
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// How long a client may take to take a message before it is given up.
 const SEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// About how much of the log one piece of the replay shows.
+const REPLAY_BYTES: usize = 256 << 10;
 /// The server goes away, and the client may come back.
 const GOING_AWAY: u16 = 1001;
 
@@ -107,22 +109,53 @@ async fn follow(
     }
 }
 
-/// Sends the feed so far and returns the last seq it holds: what follows begins there.
+/// Sends the feed so far, piece by piece, and returns the last seq it holds: what follows begins there.
 async fn replay(
     socket: &mut WebSocket,
     state: &State,
     caller: &Caller,
     session: &SessionId,
 ) -> Result<Seq, Ended> {
-    let (mut feed, mut seen) = (Feed::default(), Seq::ZERO);
-    let folded = state.engine.each_entry(&caller.scope, session, Seq::ZERO, |entry| {
+    let follower = state.engine.follow(&caller.scope, session, Seq::ZERO).await;
+    let mut follower = follower.map_err(Problem::from)?;
+    let (mut feed, mut seen, mut bytes) = (Feed::default(), Seq::ZERO, 0);
+    while let Some(record) = follower.try_next().await.map_err(Problem::from)? {
+        (seen, bytes) = (record.meta.seq, bytes + record.body.len());
+        let entry = record.into_entry().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
         feed.apply(&entry);
-        seen = entry.meta.seq;
-    });
-    folded.await.map_err(Problem::from)?;
-    let replay = json!({ "type": "feed_replay", "session": session, "seq": seen, "items": feed.items });
-    send(socket, replay.to_string()).await?;
+        if bytes >= REPLAY_BYTES {
+            send_replay(socket, session, seen, feed.take_items(), true).await?;
+            bytes = 0;
+        }
+    }
+    send_replay(socket, session, seen, feed.take_items(), false).await?;
     Ok(seen)
+}
+
+async fn send_replay(
+    socket: &mut WebSocket,
+    session: &SessionId,
+    seq: Seq,
+    items: Vec<FeedItem>,
+    more: bool,
+) -> Result<(), Ended> {
+    let replay = Replay { kind: "feed_replay", session, seq, items, more };
+    let text = serde_json::to_string(&replay).unwrap_or_default();
+    // Nothing but the text is kept while the client takes it.
+    drop(replay);
+    send(socket, text).await
+}
+
+/// A piece of the feed so far.
+#[derive(Serialize)]
+struct Replay<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    session: &'a SessionId,
+    seq: Seq,
+    items: Vec<FeedItem>,
+    /// Whether another piece comes.
+    more: bool,
 }
 
 async fn send(socket: &mut WebSocket, text: String) -> Result<(), Ended> {
@@ -137,11 +170,15 @@ async fn send_message(socket: &mut WebSocket, message: Message) -> Result<(), En
 }
 
 async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -> Value {
-    let mut said: Value = serde_json::from_str(text).unwrap_or_default();
-    let id = said.as_object_mut().and_then(|fields| fields.remove("id"));
-    let done = match serde_json::from_value(said) {
+    let said: Result<Value, _> = serde_json::from_str(text);
+    let mut said = said.map_err(|error| Problem::new("input.json", error.to_string()));
+    let fields = said.as_mut().ok().and_then(Value::as_object_mut);
+    let id = fields.and_then(|fields| fields.remove("id"));
+    let what = said
+        .and_then(|said| serde_json::from_value(said).map_err(|error| Problem::invalid(error.to_string())));
+    let done = match what {
         Ok(what) => act(state, caller, session, what).await,
-        Err(error) => Err(Problem::invalid(error.to_string())),
+        Err(problem) => Err(problem),
     };
     match done {
         Ok(mut done) => {
@@ -154,7 +191,10 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
 }
 
 async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) -> Result<Value> {
+    state.check_rate(caller)?;
     if !matches!(what, What::Ping) {
+        // The socket may have been open for long.
+        state.door.recheck(caller).await?;
         caller.check(Right::Write)?;
     }
     let (engine, scope) = (&state.engine, &caller.scope);

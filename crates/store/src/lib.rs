@@ -15,6 +15,7 @@ mod memories;
 pub mod memory;
 pub mod opencode;
 mod pack;
+mod page;
 mod pieces;
 pub mod postgres;
 mod private;

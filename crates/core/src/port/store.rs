@@ -27,6 +27,15 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 const REQUEST_HEX: usize = 32;
 /// Most rows one page of any list holds.
 pub const PAGE_ROWS_MAX: usize = 10_000;
+/// About how many bytes of bodies a page of a log holds: it ends with the record that reaches this, so whoever stands still
+/// with a page holds no more than that and one record.
+pub const PAGE_BYTES: usize = 256 << 10;
+
+/// Whether a page of a log, asked for with this limit, ended because it was full: only then can there be more behind it.
+pub fn is_full_page(page: &[Record], limit: usize) -> bool {
+    let bytes: usize = page.iter().map(|record| record.body.len()).sum();
+    page.len() >= limit.min(PAGE_ROWS_MAX) || bytes >= PAGE_BYTES
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -447,7 +456,7 @@ pub trait Log: Send + Sync {
     fn keeps_order(&self) -> bool {
         false
     }
-    /// In order, beginning after `after`.
+    /// In order, beginning after `after`: at most `limit`, and about [`PAGE_BYTES`], but always one if there is any.
     async fn read_after(
         &self,
         scope: &Scope,

@@ -45,11 +45,22 @@ pub struct FeedItem {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Feed {
     pub items: Vec<FeedItem>,
+    /// How many were taken out before these.
+    taken: usize,
     /// Items of calls that have no outcome yet, by call id.
-    running: HashMap<String, usize>,
+    running: HashMap<String, Running>,
     /// The item that the latest entry changed in place, and how many there were before it.
     changed: Option<usize>,
     before: usize,
+}
+
+/// An item that will turn into an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Running {
+    /// Its place among all items, those that were taken out included.
+    at: usize,
+    id: String,
+    label: String,
 }
 
 impl Feed {
@@ -65,6 +76,14 @@ impl Feed {
     pub fn news(&self) -> impl Iterator<Item = &FeedItem> {
         let changed = self.changed.and_then(|at| self.items.get(at));
         changed.into_iter().chain(&self.items[self.before..])
+    }
+
+    /// Takes out what has gathered, so that a long feed can be sent piece by piece. A call whose item is gone by the time it
+    /// has an outcome gets a new one under the same id, which takes the earlier one's place.
+    pub fn take_items(&mut self) -> Vec<FeedItem> {
+        self.taken += self.items.len();
+        (self.changed, self.before) = (None, 0);
+        std::mem::take(&mut self.items)
     }
 
     pub fn apply(&mut self, entry: &Entry) {
@@ -208,8 +227,10 @@ impl Feed {
                     });
                 }
                 Part::ToolCall(call) => {
-                    self.running.insert(call.call_id.clone(), self.items.len());
                     let (label, text) = (call.name.clone(), call.input.get().to_owned());
+                    let at = self.taken + self.items.len();
+                    let running = Running { at, id: id.clone(), label: label.clone() };
+                    self.running.insert(call.call_id.clone(), running);
                     self.items.push(FeedItem { id, kind: FeedType::Tool, label, text });
                 }
                 Part::Text(_) if !is_said => {
@@ -225,21 +246,23 @@ impl Feed {
     }
 
     fn finish_tool(&mut self, entry: &Entry, call_id: &str, is_error: bool, text: String) {
-        let at = self.running.remove(call_id);
-        let is_handoff = at.and_then(|at| self.items.get(at)).is_some_and(|item| item.label == HANDOFF_TOOL);
-        let kind = match (is_handoff, is_error) {
+        let Some(running) = self.running.remove(call_id) else {
+            let kind = if is_error { FeedType::ToolError } else { FeedType::ToolSuccess };
+            return self.push(entry, kind, "tool", text);
+        };
+        let kind = match (running.label == HANDOFF_TOOL, is_error) {
             (true, true) => FeedType::Repair,
             (true, false) => FeedType::Handoff,
             (false, true) => FeedType::ToolError,
             (false, false) => FeedType::ToolSuccess,
         };
-        match at.and_then(|at| self.items.get_mut(at)) {
-            Some(item) => {
-                item.kind = kind;
-                item.text = text;
-                self.changed = at;
+        let item = FeedItem { id: running.id, kind, label: running.label, text };
+        match running.at.checked_sub(self.taken) {
+            Some(at) => {
+                self.items[at] = item;
+                self.changed = Some(at);
             }
-            None => self.push(entry, kind, "tool", text),
+            None => self.items.push(item),
         }
     }
 }

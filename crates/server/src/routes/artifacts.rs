@@ -158,7 +158,7 @@ async fn upload(
     // Before a byte is read: whoever may not write here sends nothing.
     state.engine.check_right(&caller.scope, session, Right::Write).await?;
     let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
-    let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max)?;
+    let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max).await?;
     let place = tokio::time::timeout(state.settings.request_time_max, state.streamed_uploads.acquire()).await;
     let place = place.map_err(|_| Problem::late(state.settings.request_time_max))?;
     let content = take(state, caller, incoming, &called, &name).await?;

@@ -5,6 +5,7 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use sapwood::core::Record;
 use sapwood::core::entry::Meta;
+use sapwood::core::port::store::is_full_page;
 use sapwood::engine::write::InjectOptions;
 use sapwood::formats::read_message;
 use sapwood::{Seq, SessionId};
@@ -60,7 +61,7 @@ async fn list_entries(
     let after = Seq(query.after.unwrap_or(0));
     state.note_read(&caller, &session).await?;
     let records = state.engine.store().read_after(&caller.scope, &session, after, limit).await?;
-    let next = records.last().filter(|_| records.len() == limit).map(|record| record.meta.seq);
+    let next = records.last().filter(|_| is_full_page(&records, limit)).map(|record| record.meta.seq);
     let items = records.into_iter().map(|record| entry_of(&session, record)).collect::<Result<_>>()?;
     Ok(Json(Entries { items, next }))
 }

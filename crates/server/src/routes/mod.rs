@@ -26,14 +26,12 @@ mod turns;
 pub use turns::input_parts;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
 use sapwood::SessionId;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::guard::guard;
 use crate::problem::Problem;
 use crate::state::State;
 use crate::wire;
@@ -72,13 +70,13 @@ fn all() -> OpenApiRouter<State> {
         .merge(about::routes())
 }
 
+/// What is served behind the guard.
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router
         .merge(console::routes())
         .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
-        .layer(from_fn_with_state(state.clone(), guard))
         .with_state(state.clone())
 }
 

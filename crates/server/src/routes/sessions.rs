@@ -3,14 +3,17 @@
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use sapwood::core::Right;
 use sapwood::core::TimestampMs;
 use sapwood::core::agent::Narrowing;
 use sapwood::core::entry::{ModelChanged, SessionState, ThinkingChanged};
+use sapwood::core::id::NAME_BYTES_MAX;
+use sapwood::core::port::model::Thinking;
 use sapwood::core::port::store::{Created, ListFilter, ListOrder};
 use sapwood::core::project::summary::Summary;
 use sapwood::engine::read::parse_state;
 use sapwood::engine::turn::StartOptions;
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::write::{InjectOptions, checked_title};
 use sapwood::{OpenOptions, SessionId};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -138,6 +141,13 @@ async fn patch_session(
 ) -> Result<Json<Summary>> {
     let (engine, scope) = (&state.engine, &caller.scope);
     let wanted = patch.state.as_deref().map(parse_state).transpose()?;
+    check_patch(&patch, wanted)?;
+    // All of it or nothing: what only an owner may do is asked for before anything is done.
+    let right = if wanted.is_some_and(needs_owner) { Right::Own } else { Right::Write };
+    engine.check_right(scope, &session, right).await?;
+    if wanted == Some(SessionState::Active) {
+        engine.reopen(scope, &session).await?;
+    }
     if let Some(title) = &patch.title {
         engine.rename(scope, &session, title).await?;
     }
@@ -149,17 +159,33 @@ async fn patch_session(
         engine.inject(scope, &session, settings, options).await?;
     }
     match wanted {
-        None => {}
         Some(SessionState::Closed) => engine.close(scope, &session).await?,
         Some(SessionState::Archived) => engine.archive(scope, &session).await?,
-        Some(SessionState::Active) => engine.reopen(scope, &session).await?,
-        Some(SessionState::Created) => {
-            return Err(Problem::invalid(
-                "a session cannot become created: it can be active, closed or archived",
-            ));
-        }
+        Some(SessionState::Active | SessionState::Created) | None => {}
     }
     Ok(Json(engine.summary(scope, &session).await?))
+}
+
+/// Whether a state is the owner's to change to. A session that is not archived goes on by itself.
+fn needs_owner(state: SessionState) -> bool {
+    matches!(state, SessionState::Archived)
+}
+
+fn check_patch(patch: &wire::SessionPatch, wanted: Option<SessionState>) -> Result<()> {
+    let is_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > NAME_BYTES_MAX);
+    if wanted == Some(SessionState::Created) {
+        return Err(Problem::invalid(
+            "a session cannot become created: it can be active, closed or archived",
+        ));
+    }
+    if is_long(&patch.model) || patch.model.as_deref() == Some("") {
+        return Err(Problem::invalid(format!("a model's name has from 1 to {NAME_BYTES_MAX} bytes")));
+    }
+    if let Some(level) = patch.thinking.as_deref().filter(|level| Thinking::from_name(level).is_none()) {
+        return Err(Problem::invalid(format!("thinking is off, low, medium or high, and not {level:.64}")));
+    }
+    patch.title.as_deref().map(checked_title).transpose()?;
+    Ok(())
 }
 
 /// Really deletes a session.

@@ -32,7 +32,8 @@ async fn follow_events(
     Params(query): Params<wire::EventsAfter>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let after = match header_text(&headers, "last-event-id")? {
+    let seen = header_text(&headers, "last-event-id")?.filter(|seen| !seen.is_empty());
+    let after = match seen {
         Some(seen) => seen.trim().parse().map_err(|_| Problem::invalid("Last-Event-ID is not a seq"))?,
         None => query.after.unwrap_or(0),
     };

@@ -134,7 +134,7 @@ fn token(issuer: &Issuer, kid: &str) -> String {
 /// The tenant that the token speaks for, or the code it is refused with.
 async fn outcome(oidc: &Oidc, token: &str) -> String {
     match oidc.verify(token).await {
-        Ok(scope) => scope.tenant.to_string(),
+        Ok((scope, _)) => scope.tenant.to_string(),
         Err(problem) => problem.code.to_string(),
     }
 }

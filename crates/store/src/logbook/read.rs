@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sapwood_core::entry::{Entry, Kind, Outcome, Record};
-use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
+use sapwood_core::port::store::{PAGE_BYTES, PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::tree::{Lookup, nth_message, settings_at};
 use sapwood_core::{Body, EntryId, Seq, TurnId};
 
@@ -18,13 +18,16 @@ impl<B: Stored> Logbook<B> {
     /// Entries after `after`, in order; of these kinds only, if any are named.
     pub fn read_after(&self, kinds: Option<&[Kind]>, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
-        let mut records = Vec::new();
+        let (mut records, mut bytes) = (Vec::new(), 0);
         let mut seq = after;
-        while seq < self.summary.head.seq && records.len() < limit {
+        while seq < self.summary.head.seq && records.len() < limit && bytes < PAGE_BYTES {
             seq = seq.next();
             let row = self.row(seq)?;
             if kinds.is_none_or(|kinds| kinds.contains(&row.meta.kind)) {
-                records.push(self.record(seq, &row)?);
+                let record = self.record(seq, &row)?;
+                // Those of some kinds are counted, not weighed.
+                bytes += if kinds.is_none() { record.body.len() } else { 0 };
+                records.push(record);
             }
         }
         Ok(records)

@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, is_full_page};
 use sapwood_core::{EntryId, Kind, Record, Seq, TimestampMs, TurnId};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::desk::Desk;
 use crate::decode::RawEntry;
 use crate::pack::unpack;
+use crate::page::{BackwardPage, bytes_of};
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: i32 = 4_096;
@@ -216,46 +217,75 @@ impl<'d> LogRows<'d> {
 
     /// Entries after a seq, in order.
     pub async fn read_after(&self, after: Seq, limit: usize) -> Result<Vec<Record>> {
-        let mut records = self.read_shared(after, limit, &|_| true).await?;
-        let rest = i64::try_from(limit - records.len()).unwrap_or(i64::MAX);
-        if rest == 0 {
+        let mut records = self.read_shared_page(after, limit).await?;
+        if is_full_page(&records, limit) {
             return Ok(records);
         }
+        let rest = i64::try_from(limit - records.len()).unwrap_or(i64::MAX);
+        // What is packed is no larger than what it unpacks to: the database sends no more than a page.
         let sql = format!(
-            "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4"
+            "SELECT {COLUMNS} FROM (SELECT {COLUMNS}, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+             FROM (SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4) AS some)
+             AS page WHERE before < $5 ORDER BY seq"
         );
-        let from = int(after.0.max(self.inherited()));
-        let rows = self.desk.query(&sql, &[&self.desk.tenant.as_str(), &self.pk(), &from, &rest]).await?;
-        for row in &rows {
-            records.push(self.unpack(self.raw(row, 0)?)?);
+        let (from, budget) = (int(after.0.max(self.inherited())), PAGE_BYTES as i64);
+        let tenant = self.desk.tenant.as_str();
+        let rows = self.desk.query(&sql, &[&tenant, &self.pk(), &from, &rest, &budget]).await?;
+        let mut bytes = bytes_of(&records);
+        for row in rows.iter() {
+            if bytes >= PAGE_BYTES {
+                break;
+            }
+            let record = self.unpack(self.raw(row, 0)?)?;
+            bytes += record.body.len();
+            records.push(record);
         }
         Ok(records)
     }
 
     /// The part of a page that is shared with the source.
-    async fn read_shared(
+    async fn read_shared_page(&self, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let mut page = BackwardPage::default();
+        self.walk_shared(after, after.0.saturating_add(limit), &mut |raw| {
+            page.add_older(self.unpack(raw)?);
+            Ok(())
+        })
+        .await?;
+        Ok(page.into_records())
+    }
+
+    /// Everything of some kinds that is shared with the source.
+    async fn read_shared_kinds(&self, after: Seq, kinds: &[Kind]) -> Result<Vec<Record>> {
+        let mut raws = Vec::new();
+        self.walk_shared(after, u32::MAX, &mut |raw| {
+            raws.extend(kinds.contains(&raw.meta.kind).then_some(raw));
+            Ok(())
+        })
+        .await?;
+        raws.into_iter().rev().map(|raw| self.unpack(raw)).collect()
+    }
+
+    /// Visits what is shared with the source, from `last` back to behind `after`.
+    async fn walk_shared(
         &self,
         after: Seq,
-        limit: usize,
-        wants: &(dyn Fn(Kind) -> bool + Sync),
-    ) -> Result<Vec<Record>> {
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-        let last = self.inherited().min(after.0.saturating_add(limit));
-        let mut raws = Vec::new();
+        last: u32,
+        visit: &mut (dyn FnMut(RawEntry) -> Result<()> + Send),
+    ) -> Result<()> {
+        let last = self.inherited().min(last);
         if last <= after.0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         self.walk(Seq(last), &mut |raw| {
             if raw.meta.seq <= after {
                 return Ok(ControlFlow::Break(()));
             }
-            if wants(raw.meta.kind) {
-                raws.push(raw);
-            }
+            visit(raw)?;
             Ok(ControlFlow::Continue(()))
         })
         .await?;
-        raws.into_iter().rev().map(|raw| self.unpack(raw)).collect()
+        Ok(())
     }
 
     /// Own entries of one kind.
@@ -284,7 +314,7 @@ impl<'d> LogRows<'d> {
         let mut records = Vec::new();
         // Only entries in the tree are shared, so a fold of marks has nothing to look for there.
         if kinds.iter().any(|kind| kind.stance() == Stance::InTree) {
-            records = self.read_shared(after, usize::MAX, &|kind| kinds.contains(&kind)).await?;
+            records = self.read_shared_kinds(after, kinds).await?;
         }
         for kind in kinds {
             records.extend(self.read_kind(*kind, after, limit).await?);

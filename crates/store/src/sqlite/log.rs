@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use rusqlite::{OptionalExtension, Row};
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, is_full_page};
 use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
@@ -16,6 +16,7 @@ use super::desk::Desk;
 use super::fault::Fault;
 use crate::decode::RawEntry;
 use crate::pack::unpack;
+use crate::page::{BackwardPage, bytes_of};
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: usize = 4_096;
@@ -217,18 +218,22 @@ impl<'d> LogRows<'d> {
     /// Entries after a seq, in order.
     pub fn read_after(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let mut records = self.read_shared(after, limit)?;
-        let rest = limit - records.len();
-        if rest == 0 {
+        if is_full_page(&records, limit) {
             return Ok(records);
         }
+        let (rest, mut bytes) = (limit - records.len(), bytes_of(&records));
         let desk = self.desk;
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
         let mut select = desk.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let limit = i64::try_from(rest).unwrap_or(i64::MAX);
         let mut rows = select.query([from, last_key(self.pk), limit]).at(&desk.path)?;
-        while let Some(row) = rows.next().at(&desk.path)? {
-            records.push(read_step(desk, row, Numbering::Own)?.record(desk)?);
+        while bytes < PAGE_BYTES
+            && let Some(row) = rows.next().at(&desk.path)?
+        {
+            let record = read_step(desk, row, Numbering::Own)?.record(desk)?;
+            bytes += record.body.len();
+            records.push(record);
         }
         Ok(records)
     }
@@ -237,20 +242,19 @@ impl<'d> LogRows<'d> {
     fn read_shared(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let last = self.inherited.min(after.0.saturating_add(limit));
-        let mut records = Vec::new();
+        let mut page = BackwardPage::default();
         if last <= after.0 {
-            return Ok(records);
+            return Ok(Vec::new());
         }
         let desk = self.desk;
         self.walk(Seq(last), &mut |step| {
             if step.seq <= after {
                 return Ok(ControlFlow::Break(()));
             }
-            records.push(step.record(desk)?);
+            page.add_older(step.record(desk)?);
             Ok(ControlFlow::Continue(()))
         })?;
-        records.reverse();
-        Ok(records)
+        Ok(page.into_records())
     }
 
     /// Own entries of one kind that the index of kinds knows.

@@ -13,6 +13,7 @@ mod desk;
 mod erase;
 mod fault;
 mod fold;
+mod gather;
 mod hot;
 mod index;
 mod keys;
@@ -50,6 +51,7 @@ use blob::Found;
 use desk::{Desk, Mode};
 use fault::Fault;
 use fold::Folder;
+use gather::Gathering;
 use log::LogRows;
 use reader::Readers;
 use session::find;
@@ -69,6 +71,7 @@ pub struct SqliteStore {
     // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
     // that can write.
     readers: Readers,
+    gathering: Gathering,
     path_readers: Readers,
     watcher: Watcher,
     _folder: Folder,
@@ -96,6 +99,7 @@ impl SqliteStore {
             path,
             durability,
             readers,
+            gathering: Gathering::default(),
             path_readers,
             watcher,
             _folder,
@@ -173,7 +177,7 @@ impl Sessions for SqliteStore {
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        self.readers.glance(|desk| Ok(find(desk, scope, session, Right::Read)?.summary))
+        self.gathering.summary(&self.readers, scope, session).await
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {

@@ -54,7 +54,7 @@ impl Readers {
     }
 }
 
-fn in_snapshot<T>(desk: &Desk, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
+pub(super) fn in_snapshot<T>(desk: &Desk, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
     desk.prepare("BEGIN")?.execute([]).at(&desk.path)?;
     let outcome = work(desk);
     desk.prepare("COMMIT")?.execute([]).at(&desk.path)?;

@@ -1,0 +1,37 @@
+//! Pages of a log that end by their bytes.
+
+use std::collections::VecDeque;
+
+use sapwood_core::Record;
+use sapwood_core::port::store::PAGE_BYTES;
+
+/// What a page holds so far.
+pub(crate) fn bytes_of(records: &[Record]) -> usize {
+    records.iter().map(|record| record.body.len()).sum()
+}
+
+/// A page whose records are met from its end to its beginning. The newest fall out as soon as the older ones fill it, so it
+/// ends up as if it had been read forwards, and never holds much more than that.
+#[derive(Default)]
+pub(crate) struct BackwardPage {
+    /// The oldest first.
+    records: VecDeque<Record>,
+    bytes: usize,
+}
+
+impl BackwardPage {
+    pub fn add_older(&mut self, record: Record) {
+        self.bytes += record.body.len();
+        self.records.push_front(record);
+        while let Some(newest) = self.records.back()
+            && self.bytes - newest.body.len() >= PAGE_BYTES
+        {
+            self.bytes -= newest.body.len();
+            self.records.pop_back();
+        }
+    }
+
+    pub fn into_records(self) -> Vec<Record> {
+        self.records.into()
+    }
+}
