@@ -88,3 +88,26 @@ fn the_audit_says_who_did_what_and_can_be_verified() {
         assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
     });
 }
+
+#[test]
+fn every_verb_leaves_its_line() {
+    on_each_store(|world| {
+        world.ok(&["new", "--id", "s"]);
+        for text in ["one", "two"] {
+            world.ok(&["inject", "s", "--role", "user", "--text", text]);
+        }
+        world.ok(&["rename", "s", "T"]);
+        world.ok(&["label", "s", "1", "here"]);
+        world.ok(&["branch", "s", "1"]);
+        world.ok(&["trim", "s", "--keep-last", "0"]);
+        world.ok(&["uncompact", "s"]);
+        world.ok(&["reset", "s"]);
+        world.ok(&["new", "--id", "s"]);
+        let lines = world.lines(&["audit", "--session", "s"]);
+        let told: Vec<(&str, Option<&str>)> =
+            lines.iter().map(|line| (line["action"].as_str().unwrap(), line["detail"].as_str())).collect();
+        let edits =
+            ["rename", "label", "branch", "trim", "uncompact", "reset"].map(|verb| ("edit", Some(verb)));
+        assert_eq!(told, [&[("create", None)][..], &edits, &[("open", None)]].concat());
+    });
+}
