@@ -76,6 +76,31 @@ async fn a_second_turn_is_refused_or_queued_and_a_cancelled_one_keeps_what_it_sa
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn words_that_waited_are_whoevers_who_sent_them() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let queued = json!({ "input": "hi from cole", "if_running": "queue" });
+    assert_eq!(house.post("cole", "/v1/sessions/s/turns", &queued).await.status, 202);
+    house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    let said = async || {
+        let log = house.get("ana", "/v1/sessions/s/entries?limit=100").await.json();
+        let is_coles = |entry: &&Value| {
+            entry["kind"] == "user_message" && entry["body"].to_string().contains("hi from cole")
+        };
+        log["items"].as_array().unwrap().iter().find(is_coles).map(|entry| entry["by"].clone())
+    };
+    for _ in 0..400 {
+        if let Some(by) = said().await {
+            return assert_eq!(by, "user:cole");
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    panic!("the words were never taken up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_waits_for_a_person_and_goes_on_when_answered() {
     let house = House::open().await;
     house.shared_session("s").await;
