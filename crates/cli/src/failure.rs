@@ -51,6 +51,7 @@ impl Exit {
             | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
+            | "session.key_reused"
             | "memory.conflict"
             | "session.exists"
             | "session.stale_fence"
@@ -143,6 +144,7 @@ fn hint_for(code: &str) -> &'static str {
     match code {
         "session.not_found" => "sapwood ls shows your sessions, sapwood new makes one",
         "session.exists" => "give another --id, or none: a new one is made up",
+        "session.key_reused" => "a new request takes a new key; the same request again takes the same key",
         "session.conflict" => "somebody else wrote to the session: look again with sapwood info, then retry",
         "session.stale_fence" | "session.leased" => {
             "another process writes this session: wait for it, then retry"

@@ -72,7 +72,7 @@ pub enum Right {
     Read,
     /// Append, branch, fork, call tools.
     Write,
-    /// Share, archive, reopen, erase.
+    /// Share, archive, reopen, erase, extend by an import.
     Own,
 }
 
@@ -88,6 +88,14 @@ impl Right {
 }
 
 impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Reader => "reader",
+            Role::Collaborator => "collaborator",
+            Role::Owner => "owner",
+        }
+    }
+
     pub fn allows(self, right: Right) -> bool {
         let needed = match right {
             Right::Read => Role::Reader,

@@ -17,6 +17,7 @@ use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
 
 use crate::summarise::{Metered, summarise};
+use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
 /// How often a compaction is begun anew because the session took another way meanwhile.
@@ -232,6 +233,8 @@ impl Engine {
             let append = Append {
                 expect: Expect::Head(head),
                 fence: how.fence,
+                // What a turn does to make room is the turn's.
+                audit: how.turn.is_none().then(|| edit(session, "compact")),
                 ..Append::new(session.clone(), now, vec![draft])
             };
             match self.append(scope, append).await {
@@ -494,7 +497,8 @@ impl Engine {
         let now = self.clock.now();
         let drafts = vec![Draft::new(now, LeafMoved { to })];
         let expect = Expect::Head(slice.head.seq);
-        let append = Append { expect, ..Append::new(session.clone(), now, drafts) };
+        let audit = Some(edit(session, "uncompact"));
+        let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
         self.append(scope, append).await?;
         let kept = self.length(scope, session).await?;
         Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
@@ -530,7 +534,9 @@ impl Engine {
             let now = self.clock.now();
             let drafts = vec![Draft::new(now, Body::Compaction(plan))];
             let expect = Expect::Head(looked.head.seq);
-            self.append(scope, Append { expect, ..Append::new(session.clone(), now, drafts) }).await?;
+            let audit = Some(edit(session, "prune"));
+            let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
+            self.append(scope, append).await?;
         }
         Ok(pruned)
     }

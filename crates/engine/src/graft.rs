@@ -15,6 +15,7 @@ use sapwood_core::{
 };
 use serde::Serialize;
 
+use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
 /// Most grafts of one context whose content is shown; older ones are named only.
@@ -115,6 +116,7 @@ impl Engine {
         draft.turn = turn.map(|(turn, _)| turn);
         let mut append = sapwood_core::port::store::Append::new(session.clone(), now, vec![draft]);
         append.fence = turn.map(|(_, fence)| fence);
+        append.audit = turn.is_none().then(|| edit(session, "graft"));
         let appended = self.append(scope, append).await?;
         let (seq, id) = appended.entries.first().copied().unwrap_or((appended.head.seq, graft.upto));
         let by = scope.principal.clone();
@@ -145,16 +147,18 @@ impl Engine {
         }
     }
 
-    /// The entry that put the latest version of this name.
+    /// The entry that put the latest version of this name: of what the session made, or else of what it was given.
     async fn artifact_entry(&self, scope: &Scope, source: &SessionId, name: &str) -> Result<Option<EntryId>> {
-        let mut found = None;
-        self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| {
-            if matches!(&entry.body, Body::ArtifactPut(put) if put.name == name) {
-                found = Some(entry.meta.id);
-            }
+        let (mut made, mut given) = (None, None);
+        self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match &entry.body {
+            Body::ArtifactPut(put) if put.name == name => match put.usage {
+                ArtifactUse::Artifact => made = Some(entry.meta.id),
+                ArtifactUse::Input => given = Some(entry.meta.id),
+            },
+            _ => {}
         })
         .await?;
-        Ok(found)
+        Ok(made.or(given))
     }
 
     /// The grafts of a session, the oldest first, and whether the caller may read each.

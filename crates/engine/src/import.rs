@@ -1,5 +1,8 @@
 //! Taking a session in: entries with their own ids, times and authors, in batches, on the ordinary append path.
 //!
+//! A file speaks for whoever brings it. Only an owner extends a session that is there; whom the file's session was shared
+//! with gets nothing here; and who is no operator writes in nobody else's name (ADR 0030).
+//!
 //! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
 //! the store has of the session, and writes what is new.
 
@@ -11,13 +14,15 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
-use sapwood_core::entry::{Draft, MemberChanged};
-use sapwood_core::port::store::{Append, Appended, AuditAction, AuditNote, Created, Expect, NewSession};
-use sapwood_core::{BlobHash, Body, Principal, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::entry::Draft;
+use sapwood_core::port::store::{Append, Appended, AuditAction, Created, Expect, NewSession};
+use sapwood_core::scope::Reach;
+use sapwood_core::{BlobHash, Body, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
 
+use crate::write::note;
 use crate::{Engine, Result};
 
 /// How many entries one append of an import carries.
@@ -32,6 +37,10 @@ pub struct Import {
     engine: Engine,
     scope: Scope,
     session: SessionId,
+    /// Made with the first batch, so that a file that comes to nothing leaves nothing.
+    new: Option<NewSession>,
+    /// Whether this import has made it.
+    made: Created,
     /// Where the log ends: the last entry that was there before, or that this import has written.
     head: Seq,
     pending: Vec<Draft>,
@@ -44,15 +53,23 @@ pub struct Import {
 type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
-    /// Begins an import. A session that is there already is extended.
+    /// Begins an import. A session that is there already is extended, if it is the caller's own.
     pub async fn begin_import(&self, scope: &Scope, new: NewSession) -> Result<(Import, Created)> {
         let session = new.id.clone();
-        let created = self.store.create(scope, new).await?;
-        let head = self.store.summary(scope, &session).await?.head.seq;
+        let (created, head) = match self.store.summary(scope, &session).await {
+            Ok(summary) => (Created::Existed, summary.head.seq),
+            Err(StoreError::NoSession { .. }) => (Created::New, Seq::ZERO),
+            Err(error) => return Err(error.into()),
+        };
+        if created == Created::Existed {
+            self.check_right(scope, &session, Right::Own).await?;
+        }
         let import = Import {
             engine: self.clone(),
             scope: scope.clone(),
             session,
+            new: (created == Created::New).then_some(new),
+            made: Created::Existed,
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
             pending_bytes: 0,
@@ -61,42 +78,67 @@ impl Engine {
         };
         Ok((import, created))
     }
-
-    async fn take_memberships_back(&self, scope: &Scope, session: &SessionId) -> Result<()> {
-        let summary = self.store.summary(scope, session).await?;
-        let now = self.clock.now();
-        let revoke =
-            |member: &Principal| Draft::new(now, MemberChanged { member: member.clone(), role: None });
-        let drafts: Vec<Draft> = summary.members.keys().map(revoke).collect();
-        if !drafts.is_empty() {
-            self.append(scope, Append::new(session.clone(), now, drafts)).await?;
-        }
-        Ok(())
-    }
 }
 
 impl Import {
-    pub async fn push(&mut self, draft: Draft) -> Result<()> {
+    pub async fn push(&mut self, mut draft: Draft) -> Result<()> {
+        self.disarm(&mut draft);
         self.pending_bytes += text_bytes(&draft.body);
         self.pending.push(draft);
         if self.pending.len() >= BATCH_ENTRIES || self.pending_bytes >= BATCH_BYTES {
-            self.write().await?;
+            let written = self.write().await;
+            self.keep_if(written).await?;
         }
         Ok(())
     }
 
-    /// Writes what is left and says so in the audit. Whoever the session was shared with where it came from gets no access
-    /// by that here: only its owner shares a session, and that is now the one who imports it.
+    /// Writes what is left.
     pub async fn finish(mut self) -> Result<u64> {
-        self.write().await?;
-        self.settle().await?;
-        if self.added > 0 {
-            self.engine.take_memberships_back(&self.scope, &self.session).await?;
-            let detail = Some(format!("{} entries", self.added));
-            let note = AuditNote { action: AuditAction::Import, session: Some(self.session.clone()), detail };
-            self.engine.store.write_audit(&self.scope, note, self.engine.clock.now()).await?;
-        }
+        let written = match self.make().await {
+            Ok(()) => self.write().await,
+            failed => failed,
+        };
+        let written = if written.is_ok() { self.settle().await } else { written };
+        self.keep_if(written).await?;
         Ok(self.added)
+    }
+
+    /// What a file says of others is true where it came from. Here a membership is its owner's to give, and only an
+    /// operator can say what somebody else said.
+    fn disarm(&self, draft: &mut Draft) {
+        if let Body::MemberChanged(changed) = &mut draft.body {
+            changed.elsewhere = true;
+        }
+        let is_anothers = |by: &Principal| matches!(by, Principal::User(_)) && *by != self.scope.principal;
+        if self.scope.reach != Reach::Tenant {
+            draft.by.take_if(|by| is_anothers(by));
+        }
+    }
+
+    /// Makes the session, if it is still to be made.
+    async fn make(&mut self) -> Result<()> {
+        let Some(mut new) = self.new.take() else { return Ok(()) };
+        new.now = self.engine.clock.now();
+        self.made = self.engine.store.create(&self.scope, new).await?;
+        if self.made == Created::Existed {
+            // Somebody was quicker, and may have shared it.
+            self.engine.check_right(&self.scope, &self.session, Right::Own).await?;
+        }
+        Ok(())
+    }
+
+    /// A session that was made for a file of which nothing could be written goes again.
+    async fn keep_if(&mut self, written: Result<()>) -> Result<()> {
+        if written.is_ok() || self.made == Created::Existed {
+            return written;
+        }
+        let summary = self.engine.store.summary(&self.scope, &self.session).await;
+        if summary.is_ok_and(|summary| summary.head.seq == Seq::ZERO) {
+            let now = self.engine.clock.now();
+            // What it failed with is what has to be told.
+            let _ = self.engine.store.erase(&self.scope, &self.session, now).await;
+        }
+        written
     }
 
     /// Has the store write what is pending. Where it keeps the order of appends, the next batch is begun before the last is
@@ -105,13 +147,18 @@ impl Import {
         if self.pending.is_empty() {
             return Ok(());
         }
+        self.make().await?;
         let drafts = std::mem::replace(&mut self.pending, Vec::with_capacity(BATCH_ENTRIES));
         self.pending_bytes = 0;
-        self.added += drafts.len() as u64;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
+        // With the first of them: there is no import without its line.
+        let said =
+            || note(AuditAction::Import, &self.session, Some(format!("from entry {} on", self.head.next())));
+        let audit = (self.added == 0).then(said);
+        self.added += drafts.len() as u64;
         self.head = Seq(self.head.0.saturating_add(u32::try_from(drafts.len()).unwrap_or(u32::MAX)));
-        let append = Append { expect, ..Append::new(self.session.clone(), now, drafts) };
+        let append = Append { expect, audit, ..Append::new(self.session.clone(), now, drafts) };
         let (engine, scope) = (self.engine.clone(), self.scope.clone());
         let mut next = maybe_done(async move { engine.append(&scope, append).await }.boxed());
         if !self.engine.store.keeps_order() {

@@ -224,6 +224,7 @@ impl Migration {
         let new = NewSession {
             id: summary.id.clone(),
             at: summary.created_at,
+            now: summary.created_at,
             title: summary.title.clone(),
             agent: summary.agent.clone(),
             cwd: summary.cwd.clone(),

@@ -71,7 +71,7 @@ impl Engine {
         change: impl Fn(Vec<String>) -> Vec<String>,
     ) -> Result<Appended> {
         let listing = self.list_skills().await;
-        self.decide(scope, session, |engine, looked| {
+        self.decide(scope, session, "skills", |engine, looked| {
             let (change, listing) = (&change, &listing);
             async move {
                 // Asked for here, because what changes nothing is not asked for by the store.

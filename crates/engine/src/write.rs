@@ -3,12 +3,12 @@
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
-    ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged,
-    SessionNamed, SessionState, StateChanged,
+    ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, Outcome,
+    SessionNamed, SessionState, StateChanged, TurnEnded,
 };
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{
-    Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError,
+    Append, Appended, AuditAction, AuditNote, Created, Expect, Fork, NewSession, StoreError, hash_request,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Role;
@@ -41,8 +41,8 @@ pub struct InjectOptions {
     /// Fails with a conflict unless the log ends here.
     pub expected_head: Option<Seq>,
     pub idempotency_key: Option<String>,
-    /// Whether this is worth a line in the audit.
-    pub audited: bool,
+    /// What the audit calls it; nothing, and it has no line there.
+    pub audited: Option<&'static str>,
 }
 
 /// Where a fork leaves its source.
@@ -60,10 +60,16 @@ impl Engine {
     pub async fn open(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         let (title, agent) = (options.title.clone(), options.agent.clone());
         let (id, created) = self.create(scope, options).await?;
-        if created == Created::New {
-            self.tell_start(scope, &id, title, agent).await;
+        match created {
+            Created::New => self.tell_start(scope, &id, title, agent).await,
+            Created::Existed => self.note_open(scope, &id).await?,
         }
         Ok((id, created))
+    }
+
+    /// Writes down that somebody goes on with a session that is there.
+    pub async fn note_open(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        self.write_audit(scope, note(AuditAction::Open, session, None)).await
     }
 
     pub(crate) async fn tell_start(
@@ -100,11 +106,12 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the idempotency key", why: "it is empty".to_owned() });
         }
         let now = self.clock.now();
+        let request = options.idempotency_key.is_some().then(|| hash_request(&bodies));
         let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
         let mut append = Append::new(session.clone(), now, drafts);
         append.expect = options.expected_head.map_or(Expect::Any, Expect::Head);
-        append.idempotency_key = options.idempotency_key;
-        append.audit = options.audited.then(|| note(AuditAction::Edit, session, None));
+        (append.idempotency_key, append.request) = (options.idempotency_key, request);
+        append.audit = options.audited.map(|what| edit(session, what));
         self.append(scope, append).await
     }
 
@@ -126,7 +133,7 @@ impl Engine {
             Said::Changed(data) => text_of(&data, "summary"),
             Said::GoOn | Said::Supplied { .. } => summary,
         };
-        let branched = self.decide(scope, session, |engine, looked| {
+        let branched = self.decide(scope, session, "branch", |engine, looked| {
             let summary = summary.clone();
             async move {
                 let left = match looked.head.leaf {
@@ -151,7 +158,7 @@ impl Engine {
 
     /// Leaves everything said so far out of the context; the next message is a new root.
     pub async fn reset(&self, scope: &Scope, session: &SessionId) -> Result<Appended> {
-        self.append_one(scope, session, LeafMoved { to: None }, None).await
+        self.append_one(scope, session, LeafMoved { to: None }, Some(edit(session, "reset"))).await
     }
 
     pub async fn label(
@@ -162,17 +169,17 @@ impl Engine {
         text: Option<String>,
     ) -> Result<Appended> {
         let text = text.map(|text| checked_text("the label", &text)).transpose()?;
-        self.append_one(scope, session, Label { target, text }, None).await
+        self.append_one(scope, session, Label { target, text }, Some(edit(session, "label"))).await
     }
 
     pub async fn rename(&self, scope: &Scope, session: &SessionId, title: &str) -> Result<Appended> {
         let title = checked_title(title)?;
-        self.append_one(scope, session, SessionNamed { title }, None).await
+        self.append_one(scope, session, SessionNamed { title }, Some(edit(session, "rename"))).await
     }
 
     /// Leaves the last `keep_last` messages in the context. Returns how many are there now.
     pub async fn trim(&self, scope: &Scope, session: &SessionId, keep_last: usize) -> Result<usize> {
-        self.decide(scope, session, |engine, _| async move {
+        self.decide(scope, session, "trim", |engine, _| async move {
             let context = engine.context(scope, session, None).await?;
             Ok(plan_trim(&context, keep_last).map(Body::Compaction).into_iter().collect())
         })
@@ -247,8 +254,12 @@ impl Engine {
             let why = "a session has one owner; share it as reader or collaborator".to_owned();
             return Err(EngineError::Invalid { what: "the role", why });
         }
-        let audit = note(AuditAction::Share, session, Some(member.to_string()));
-        self.append_one(scope, session, MemberChanged { member, role }, Some(audit)).await
+        let detail = match role {
+            Some(role) => format!("{member} as {}", role.as_str()),
+            None => format!("{member} no longer"),
+        };
+        let audit = note(AuditAction::Share, session, Some(detail));
+        self.append_one(scope, session, MemberChanged::new(member, role), Some(audit)).await
     }
 
     /// Ends a session for now; a new message opens it again.
@@ -258,11 +269,32 @@ impl Engine {
         self.change_state(scope, session, SessionState::Closed, AuditAction::Close).await
     }
 
-    /// Makes a session read-only.
+    /// Makes a session read-only. While a turn runs that is refused: its end could not be written any more.
     pub async fn archive(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.check_right(scope, session, Right::Own).await?;
+        let hold = match self.hold_to_send(scope, session).await {
+            Err(EngineError::Store(StoreError::Leased { .. })) => {
+                return Err(EngineError::TurnRunning { session: session.clone() });
+            }
+            hold => hold?,
+        };
+        let archived = self.archive_held(scope, session, hold.fence).await;
+        hold.release().await;
+        archived
+    }
+
+    /// Nobody runs a turn while the session is held: one that is open waits for a person, or its process died. It ends
+    /// first, or it would be open for ever.
+    async fn archive_held(&self, scope: &Scope, session: &SessionId, fence: u64) -> Result<()> {
         // Before: an archived session takes no more entries, and so no mark.
         self.learn_at_end(&scope.tenant, session).await;
+        let before = self.store.summary(scope, session).await?;
+        if let Some(turn) = before.open_turn.filter(|_| before.state != SessionState::Archived) {
+            let now = self.clock.now();
+            let drafts = vec![Draft::new(now, cancelled_by_archiving()).in_turn(turn)];
+            let append = Append { fence: Some(fence), ..Append::new(session.clone(), now, drafts) };
+            self.append(scope, append).await?;
+        }
         self.change_state(scope, session, SessionState::Archived, AuditAction::Archive).await
     }
 
@@ -329,7 +361,12 @@ impl Engine {
         content: BlobRef,
     ) -> Result<Appended> {
         let name = content.name.clone().unwrap_or_else(|| content.blob.to_string());
-        self.append_one(scope, session, ArtifactPut { name, usage, content }, None).await
+        let what = match usage {
+            ArtifactUse::Input => "input",
+            ArtifactUse::Artifact => "artifact",
+        };
+        let put = ArtifactPut { name, usage, content };
+        self.append_one(scope, session, put, Some(edit(session, what))).await
     }
 
     /// Writes down what somebody did that leaves no entry.
@@ -364,11 +401,12 @@ impl Engine {
         Ok(appended)
     }
 
-    /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker.
+    /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker. The audit calls it `what`.
     pub(crate) async fn decide<F, D>(
         &self,
         scope: &Scope,
         session: &SessionId,
+        what: &'static str,
         mut decide: F,
     ) -> Result<Appended>
     where
@@ -384,8 +422,11 @@ impl Engine {
             }
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
-            let append =
-                Append { expect: Expect::Head(head.seq), ..Append::new(session.clone(), now, drafts) };
+            let append = Append {
+                expect: Expect::Head(head.seq),
+                audit: Some(edit(session, what)),
+                ..Append::new(session.clone(), now, drafts)
+            };
             match self.append(scope, append).await {
                 Err(EngineError::Store(StoreError::Conflict { .. })) => {}
                 answer => return answer,
@@ -395,16 +436,36 @@ impl Engine {
     }
 }
 
-fn note(action: AuditAction, session: &SessionId, detail: Option<String>) -> AuditNote {
+pub(crate) fn note(action: AuditAction, session: &SessionId, detail: Option<String>) -> AuditNote {
     AuditNote { action, session: Some(session.clone()), detail }
 }
 
-/// A title or label: one line, not empty, not endless.
+/// Something was changed: which verb did it, and never with what.
+pub(crate) fn edit(session: &SessionId, what: &'static str) -> AuditNote {
+    note(AuditAction::Edit, session, Some(what.to_owned()))
+}
+
+/// The same for what is no news when a session's owner does it, again and again.
+pub(crate) fn edit_by_other(scope: &Scope, looked: &Summary, what: &'static str) -> Option<AuditNote> {
+    (looked.owner != scope.principal).then(|| edit(&looked.id, what))
+}
+
+fn cancelled_by_archiving() -> TurnEnded {
+    TurnEnded {
+        outcome: Outcome::Cancelled,
+        code: None,
+        message: Some("the session was archived".to_owned()),
+        usage: None,
+        cost_nano_usd: None,
+    }
+}
+
 /// A title as it is kept, or what is wrong with it.
 pub fn checked_title(title: &str) -> Result<String> {
     checked_text("the title", title)
 }
 
+/// A title or label: one line, not empty, not endless.
 fn checked_text(what: &'static str, text: &str) -> Result<String> {
     let text = text.trim();
     let fail = |why: &str| Err(EngineError::Invalid { what, why: why.to_owned() });

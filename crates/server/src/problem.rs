@@ -84,6 +84,7 @@ pub fn status_of(code: &str) -> StatusCode {
         "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "session.conflict"
+        | "session.key_reused"
         | "memory.conflict"
         | "session.exists"
         | "session.stale_fence"

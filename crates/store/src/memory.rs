@@ -136,7 +136,7 @@ impl Sessions for MemoryStore {
         let mut book = Logbook::new(summary, tenant::whole_shelf());
         book.chance.clone_from(&self.chance);
         tenant.insert(book, used);
-        tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.at);
+        tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.now);
         state.shrink(self.sessions_max);
         Ok(Created::New)
     }
@@ -162,7 +162,7 @@ impl Sessions for MemoryStore {
             detail: Some(format!("from {}", fork.source)),
             ..about(AuditAction::Fork, &fork.new.id)
         };
-        tenant.write_audit(scope, note, fork.new.at);
+        tenant.write_audit(scope, note, fork.new.now);
         state.shrink(self.sessions_max);
         Ok(head)
     }

@@ -50,6 +50,17 @@ pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
     Right::Write
 }
 
+/// Whether a key that was used is used for the same. An answer that was kept without its request, or asked for without
+/// one, fits any.
+pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
+    match (&append.idempotency_key, append.request.as_deref(), kept) {
+        (Some(key), Some(asked), Some(kept)) if asked != kept => {
+            Err(StoreError::KeyReused { key: key.chars().take(64).collect() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Everything that can be said about an append before its entries are placed: rights, limits, archive, head (I5),
 /// fence. A store looks for the idempotency key between [`admit`] and this, so that a repetition is answered even
 /// though the head has moved on.

@@ -212,6 +212,7 @@ impl<'a> Chat<'a> {
     async fn enter(&mut self, session: SessionId) -> Result<()> {
         self.session = Some(session.clone());
         let summary = self.app.engine.summary(&self.app.scope, &session).await?;
+        self.app.engine.note_open(&self.app.scope, &session).await?;
         self.recall(&session).await?;
         if summary.open_turn.is_some() {
             return self.go_on_with_open_turn(&session).await;

@@ -44,6 +44,7 @@ impl Opening {
 /// Another model answers from now on.
 pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
     let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
-    app.engine.inject(&app.scope, session, vec![changed], InjectOptions::default()).await?;
+    let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
+    app.engine.inject(&app.scope, session, vec![changed], options).await?;
     Ok(())
 }

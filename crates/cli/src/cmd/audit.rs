@@ -24,6 +24,9 @@ pub struct AuditArgs {
     /// Check that every line follows from the one before it
     #[arg(long, conflicts_with_all = ["session", "after", "limit"])]
     verify: bool,
+    /// With --verify: this line must be in the chain, as an earlier --verify has told it
+    #[arg(long, value_name = "NUMBER:HASH", requires = "verify", value_parser = anchor)]
+    from: Option<Anchor>,
     /// Only lines after this number
     #[arg(long, value_name = "NUMBER", value_parser = count, allow_hyphen_values = true)]
     after: Option<u32>,
@@ -31,9 +34,23 @@ pub struct AuditArgs {
     limit: Option<u32>,
 }
 
+/// A line that somebody has kept elsewhere. Whoever can cut the end off the audit cannot cut that.
+#[derive(Debug, Clone)]
+struct Anchor {
+    number: u64,
+    hash: String,
+}
+
+fn anchor(text: &str) -> Result<Anchor, String> {
+    let parts = text.split_once(':').filter(|(_, hash)| !hash.is_empty());
+    let read = parts.and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
+    let (number, hash) = read.ok_or("it is NUMBER:HASH, as audit --verify prints them")?;
+    Ok(Anchor { number, hash: hash.to_ascii_lowercase() })
+}
+
 pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
     if args.verify {
-        return verify(app).await;
+        return verify(app, args.from).await;
     }
     let session = match &args.session {
         Some(given) => Some(session_or_its_id(app, given).await?),
@@ -86,12 +103,13 @@ fn print_line(app: &mut App, line: &AuditLine) -> Result<()> {
     Ok(())
 }
 
-async fn verify(app: &mut App) -> Result<()> {
+async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
     if app.scope.reach != Reach::Tenant {
         let message = "a user sees some lines of the audit, and only the whole of it can be verified";
         return Err(Failure::usage(message, "leave --as out"));
     }
     let (mut after, mut hash) = (0, String::new());
+    let mut missing = from;
     loop {
         let lines = app.engine.audit(&app.scope, None, after, PAGE_ROWS).await?;
         for line in &lines {
@@ -101,13 +119,22 @@ async fn verify(app: &mut App) -> Result<()> {
             }
             after = line.number;
             hash.clone_from(&line.hash);
+            missing.take_if(|kept| kept.number == after && kept.hash == hash);
         }
         if lines.len() < PAGE_ROWS {
             break;
         }
     }
+    if let Some(Anchor { number, hash }) = missing {
+        let message = match number > after {
+            true => format!("the audit ends at line {after}, and there was a line {number}"),
+            false => format!("audit line {number} is another one than {hash}"),
+        };
+        return Err(Failure::new("audit.broken", message));
+    }
     if app.out.is_json() {
         return app.out.json(&json!({ "ok": true, "lines": after, "hash": hash }));
     }
-    Ok(writeln!(app.out, "{}, each follows from the one before it", plural(after, "line"))?)
+    writeln!(app.out, "{}, each follows from the one before it", plural(after, "line"))?;
+    Ok(writeln!(app.out, "{DIM}the last is {after}:{hash}{DIM:#}")?)
 }

@@ -137,7 +137,10 @@ fn read_stdin() -> Result<String> {
 
 async fn say_once(app: &mut App, session: Option<SessionId>, opening: Opening, prompt: &str) -> Result<()> {
     let session = match session {
-        Some(session) => session,
+        Some(session) => {
+            app.engine.note_open(&app.scope, &session).await?;
+            session
+        }
         None => {
             let model = opening.agent.model.clone().unwrap_or_default();
             let session = opening.start(app).await?;

@@ -66,14 +66,48 @@ fn the_audit_says_who_did_what_and_can_be_verified() {
         let lines = world.lines(&["audit", "--session", "s"]);
         let actions: Vec<&str> = lines.iter().map(|line| line["action"].as_str().unwrap()).collect();
         assert_eq!(actions, ["create", "share", "archive", "export"]);
-        assert_eq!((&lines[1]["by"], &lines[1]["detail"]), (&json!("user:ana"), &json!("user:bob")));
+        assert_eq!(
+            (&lines[1]["by"], &lines[1]["detail"]),
+            (&json!("user:ana"), &json!("user:bob as reader"))
+        );
         assert_eq!(lines[3]["by"], "user:tester");
         let verified = world.json(&["audit", "--verify"]);
         assert_eq!((&verified["ok"], &verified["lines"]), (&json!(true), &json!(4)));
+        let anchor = |number: u64| format!("{number}:{}", verified["hash"].as_str().unwrap());
+        world.ok(&["share", "s", "bob", "--role", "none"]);
+        world.ok(&["audit", "--verify", "--from", &anchor(4)]);
+        for wrong in [anchor(3), anchor(9)] {
+            assert_eq!(world.fail(1, &["audit", "--verify", "--from", &wrong])["code"], "audit.broken");
+        }
+        assert_eq!(world.fail(2, &["audit", "--verify", "--from", "4"])["code"], "input.usage");
+        assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob no longer");
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
-        assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 1);
+        assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 2);
         // Somebody who sees a part of it cannot tell whether the whole is sound, and is not told that it is broken.
         assert_eq!(world.fail(2, &["--as", "bob", "audit", "--verify"])["code"], "input.usage");
         assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
+    });
+}
+
+#[test]
+fn every_verb_leaves_its_line() {
+    on_each_store(|world| {
+        world.ok(&["new", "--id", "s"]);
+        for text in ["one", "two"] {
+            world.ok(&["inject", "s", "--role", "user", "--text", text]);
+        }
+        world.ok(&["rename", "s", "T"]);
+        world.ok(&["label", "s", "1", "here"]);
+        world.ok(&["branch", "s", "1"]);
+        world.ok(&["trim", "s", "--keep-last", "0"]);
+        world.ok(&["uncompact", "s"]);
+        world.ok(&["reset", "s"]);
+        world.ok(&["new", "--id", "s"]);
+        let lines = world.lines(&["audit", "--session", "s"]);
+        let told: Vec<(&str, Option<&str>)> =
+            lines.iter().map(|line| (line["action"].as_str().unwrap(), line["detail"].as_str())).collect();
+        let edits =
+            ["rename", "label", "branch", "trim", "uncompact", "reset"].map(|verb| ("edit", Some(verb)));
+        assert_eq!(told, [&[("create", None)][..], &edits, &[("open", None)]].concat());
     });
 }

@@ -21,6 +21,8 @@ pub struct Extra<'a> {
     pub version: Option<u32>,
     /// The idempotency key of the append; on the last line of its batch.
     pub key: Option<&'a str>,
+    /// What was asked under the key.
+    pub request: Option<&'a str>,
     /// The batch goes on in the next line: without that one, this one does not count (I4).
     pub more: bool,
 }
@@ -36,6 +38,7 @@ pub struct Line {
     pub by: Option<Principal>,
     pub turn: Option<TurnId>,
     pub key: Option<String>,
+    pub request: Option<String>,
     pub more: bool,
     pub body: Body,
 }
@@ -69,6 +72,8 @@ struct EnvelopeOut<'a> {
     version: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<&'a str>,
     #[serde(skip_serializing_if = "crate::content::is_false")]
     more: bool,
 }
@@ -89,6 +94,8 @@ struct EnvelopeIn {
     version: Option<u32>,
     #[serde(default)]
     key: Option<String>,
+    #[serde(default)]
+    request: Option<String>,
     #[serde(default)]
     more: bool,
 }
@@ -119,6 +126,7 @@ pub fn write_line_with(
         turn: meta.turn,
         version: extra.version,
         key: extra.key,
+        request: extra.request,
         more: extra.more,
     };
     serde_json::to_writer(&mut *out, &envelope).expect("an envelope holds strings and numbers only");
@@ -153,6 +161,7 @@ pub fn read_line(version: u32, line: &[u8]) -> Result<Line, CodecError> {
         by: envelope.by,
         turn: envelope.turn,
         key: envelope.key,
+        request: envelope.request,
         more: envelope.more,
         body,
     })
@@ -211,12 +220,13 @@ mod tests {
     fn the_fields_of_a_line_are_those_of_the_body() {
         let record = record(UserMessage { parts: vec![Part::text("hi")], origin: None });
         let mut out = b"before".to_vec();
-        let extra = Extra { key: Some("k"), more: true, version: None };
+        let extra = Extra { key: Some("k"), request: Some("r"), more: true, version: None };
         let fields = write_line_with(&record, None, extra, &mut out);
         let body = [type_head(Kind::UserMessage).as_bytes(), &out[fields..out.len() - 1]].concat();
         assert_eq!(body, record.body);
         let line = read_line(LOG_VERSION, &out[6..]).unwrap();
-        assert_eq!((line.key.as_deref(), line.more, line.parent_id), (Some("k"), true, None));
+        let read = (line.key.as_deref(), line.request.as_deref(), line.more, line.parent_id);
+        assert_eq!(read, (Some("k"), Some("r"), true, None));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct CustomInfo {
     pub data: Json,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactUse {
     /// Supplied material.
@@ -55,6 +55,15 @@ pub struct MemberChanged {
     pub member: Principal,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
+    /// So it was where this log was imported from; here it counts for nothing. An export does not say it.
+    #[serde(default, skip_serializing_if = "crate::content::is_false")]
+    pub elsewhere: bool,
+}
+
+impl MemberChanged {
+    pub fn new(member: Principal, role: Option<Role>) -> Self {
+        Self { member, role, elsewhere: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

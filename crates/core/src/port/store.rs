@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
+use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
 use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BlobSink, Blobs, PIECE_BYTES_MAX, WHOLE_BLOB_BYTES_MAX};
 use crate::port::keys::Keys;
@@ -23,6 +23,8 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub const APPEND_ENTRIES_MAX: usize = 10_000;
 /// Largest body of one entry, encoded; bigger content belongs in a blob.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// Digits of a request's hash that are kept with its key: 128 bits.
+const REQUEST_HEX: usize = 32;
 /// Most rows one page of any list holds.
 pub const PAGE_ROWS_MAX: usize = 10_000;
 /// About how many bytes of bodies a page of a log holds: it ends with the record that reaches this, so whoever stands still
@@ -55,6 +57,8 @@ pub enum StoreError {
     Exists { session: SessionId },
     #[error("the session moved on: the caller expected head {expected}, and it is at {actual}")]
     Conflict { expected: Seq, actual: Seq },
+    #[error("the idempotency key {key:?} was used for another request")]
+    KeyReused { key: String },
     #[error("fence {given} is stale: the session's lease has moved on to fence {current}")]
     StaleFence { given: u64, current: u64 },
     #[error("the session is being written by {holder} until its lease ends in {remaining_ms} ms")]
@@ -104,6 +108,7 @@ impl StoreError {
             StoreError::MemoryDenied { .. } => "memory.denied",
             StoreError::Exists { .. } => "session.exists",
             StoreError::Conflict { .. } => "session.conflict",
+            StoreError::KeyReused { .. } => "session.key_reused",
             StoreError::StaleFence { .. } => "session.stale_fence",
             StoreError::Leased { .. } => "session.leased",
             StoreError::Denied { .. } => "session.denied",
@@ -129,7 +134,10 @@ impl StoreError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
     pub id: SessionId,
+    /// When it began: for an imported one, where it came from.
     pub at: TimestampMs,
+    /// When it is made here, which is what the audit says.
+    pub now: TimestampMs,
     pub title: Option<String>,
     pub agent: Option<String>,
     pub cwd: Option<String>,
@@ -141,7 +149,7 @@ pub struct NewSession {
 
 impl NewSession {
     pub fn new(id: SessionId, at: TimestampMs) -> Self {
-        Self { id, at, title: None, agent: None, cwd: None, parent: None, origin: None }
+        Self { id, at, now: at, title: None, agent: None, cwd: None, parent: None, origin: None }
     }
 }
 
@@ -182,6 +190,9 @@ pub struct Append {
     pub fence: Option<u64>,
     /// The same key gives the first answer again and writes nothing (I5).
     pub idempotency_key: Option<String>,
+    /// What was asked under the key, as [`hash_request`] says. The same key with another is refused; none of it gets the
+    /// first answer, whatever was asked.
+    pub request: Option<String>,
     pub drafts: Vec<Draft>,
     /// Written in the same transaction.
     pub audit: Option<AuditNote>,
@@ -190,8 +201,27 @@ pub struct Append {
 
 impl Append {
     pub fn new(session: SessionId, now: TimestampMs, drafts: Vec<Draft>) -> Self {
-        Self { session, expect: Expect::Any, fence: None, idempotency_key: None, drafts, audit: None, now }
+        Self {
+            session,
+            expect: Expect::Any,
+            fence: None,
+            idempotency_key: None,
+            request: None,
+            drafts,
+            audit: None,
+            now,
+        }
     }
+}
+
+/// What is asked by appending these, for [`Append::request`].
+pub fn hash_request(bodies: &[Body]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for body in bodies {
+        let bytes = codec::encode(body);
+        hasher.update(&(bytes.len() as u64).to_le_bytes()).update(&bytes);
+    }
+    hasher.finalize().to_hex()[..REQUEST_HEX].to_owned()
 }
 
 /// What became of an append.

@@ -1,4 +1,5 @@
-//! What a session was given and what it produced: the latest version of each name.
+//! What a session was given and what it produced: the latest version of each name. An input and an artifact may have the same
+//! one: they are two.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +22,14 @@ pub struct Artifact {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Artifacts {
-    pub by_name: BTreeMap<String, Artifact>,
+    pub by_name: BTreeMap<(ArtifactUse, String), Artifact>,
 }
 
 impl Artifacts {
     pub fn apply(&mut self, entry: &Entry) {
         let Body::ArtifactPut(put) = &entry.body else { return };
-        let version = self.by_name.get(&put.name).map_or(0, |artifact| artifact.version) + 1;
+        let key = (put.usage, put.name.clone());
+        let version = self.by_name.get(&key).map_or(0, |artifact| artifact.version) + 1;
         let artifact = Artifact {
             name: put.name.clone(),
             usage: put.usage,
@@ -36,6 +38,15 @@ impl Artifacts {
             seq: entry.meta.seq,
             at: entry.meta.at,
         };
-        self.by_name.insert(put.name.clone(), artifact);
+        self.by_name.insert(key, artifact);
+    }
+
+    pub fn get(&self, usage: ArtifactUse, name: &str) -> Option<&Artifact> {
+        self.by_name.get(&(usage, name.to_owned()))
+    }
+
+    /// What goes by this name, whatever it is used for: what was made here rather than what was given.
+    pub fn named(&self, name: &str) -> Option<&Artifact> {
+        self.get(ArtifactUse::Artifact, name).or_else(|| self.get(ArtifactUse::Input, name))
     }
 }

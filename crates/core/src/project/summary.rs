@@ -166,7 +166,7 @@ impl Summary {
                 self.open_turn = meta.turn;
             }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
-            Body::MemberChanged(changed) => {
+            Body::MemberChanged(changed) if !changed.elsewhere => {
                 match changed.role {
                     Some(role) => self.members.insert(changed.member.clone(), role),
                     None => self.members.remove(&changed.member),

@@ -290,7 +290,7 @@ fn artifact_put() -> impl Strategy<Value = Body> {
 
 fn member_changed() -> impl Strategy<Value = Body> {
     let role = prop_oneof![Just(Role::Reader), Just(Role::Collaborator), Just(Role::Owner)];
-    (principal(), of(role)).prop_map(|(member, role)| MemberChanged { member, role }.into())
+    (principal(), of(role)).prop_map(|(member, role)| MemberChanged::new(member, role).into())
 }
 
 fn state_changed() -> impl Strategy<Value = Body> {

@@ -233,6 +233,18 @@ fn the_latest_version_of_each_artifact_is_listed() {
 }
 
 #[test]
+fn an_input_does_not_hide_an_artifact_of_its_name() {
+    let mut log = MemLog::of("u1");
+    log.push(artifact("a", 1)).unwrap();
+    log.push(ArtifactPut { usage: ArtifactUse::Input, ..artifact("a", 2) }).unwrap();
+    let mut artifacts = Artifacts::default();
+    log.entries().for_each(|entry| artifacts.apply(entry));
+    let bytes = |usage| artifacts.get(usage, "a").map(|artifact| (artifact.version, artifact.content.bytes));
+    assert_eq!((bytes(ArtifactUse::Artifact), bytes(ArtifactUse::Input)), (Some((1, 1)), Some((1, 2))));
+    assert_eq!(artifacts.named("a").map(|artifact| artifact.usage), Some(ArtifactUse::Artifact));
+}
+
+#[test]
 fn the_outline_shows_every_branch_its_labels_and_the_path() {
     let log = MemLog::of("u1(hello) C2(x) 1=start N(title) L→1 B3(lesson) M4(m) K5(,1) L→none u6");
     let outline = Outline::fold(log.entries(), Some(log.seq(5)));
@@ -283,10 +295,20 @@ fn a_message_opens_a_closed_session_again_and_nothing_else_does() {
 fn members_come_and_go() {
     let mut log = MemLog::of("u1");
     let member: Principal = "user:bob".parse().unwrap();
-    log.push(MemberChanged { member: member.clone(), role: Some(Role::Reader) }).unwrap();
+    log.push(MemberChanged::new(member.clone(), Some(Role::Reader))).unwrap();
     assert_eq!(log.summary().members.get(&member), Some(&Role::Reader));
-    log.push(MemberChanged { member, role: None }).unwrap();
+    log.push(MemberChanged::new(member, None)).unwrap();
     assert!(log.summary().members.is_empty());
+}
+
+#[test]
+fn a_membership_of_elsewhere_counts_for_nothing() {
+    let mut log = MemLog::of("u1");
+    let (bob, eve): (Principal, Principal) = ("user:bob".parse().unwrap(), "user:eve".parse().unwrap());
+    log.push(MemberChanged::new(bob.clone(), Some(Role::Reader))).unwrap();
+    log.push(MemberChanged { elsewhere: true, ..MemberChanged::new(bob.clone(), None) }).unwrap();
+    log.push(MemberChanged { elsewhere: true, ..MemberChanged::new(eve, Some(Role::Collaborator)) }).unwrap();
+    assert_eq!(log.summary().members.iter().collect::<Vec<_>>(), [(&bob, &Role::Reader)]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::visit::Visitor;
 use super::{ROLE_MARK, RUN_PREFIX};
 use crate::lease::Hold;
 use crate::turn::PendingApproval;
-use crate::write::OpenOptions;
+use crate::write::{OpenOptions, edit};
 use crate::{Engine, EngineError, Follower, Result};
 
 /// A run to be started.
@@ -134,7 +134,8 @@ impl Engine {
         if RunState::fold(run.as_str(), &events).ended.is_some() {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }
-        self.append_one(scope, run, RunEvent::CancelAsked.to_body(), None).await?;
+        let audit = Some(edit(run, "cancel"));
+        self.append_one(scope, run, RunEvent::CancelAsked.to_body(), audit).await?;
         match self.resume_flow(scope, run).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => Ok(None),
             carried => carried,

@@ -263,7 +263,7 @@ impl Visitor {
     /// An artifact as the next role gets it: its beginning, and where the rest is.
     async fn artifact(&self, session: &SessionId, name: &str, content: Option<&str>) -> Result<Artifact> {
         let artifacts = self.engine.artifacts(&self.scope, session).await?;
-        let blob = artifacts.by_name.get(name).map(|artifact| artifact.content.blob);
+        let blob = artifacts.named(name).map(|artifact| artifact.content.blob);
         let (text, bytes) = match (content, blob) {
             (Some(content), _) => (content.to_owned(), content.len() as u64),
             (None, Some(blob)) => {

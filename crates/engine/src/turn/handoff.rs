@@ -72,7 +72,7 @@ impl Stage {
             return Ok(None);
         }
         let artifacts = self.engine.artifacts(&self.scope, &self.session).await?;
-        let is_there = artifacts.by_name.contains_key(artifact);
+        let is_there = artifacts.named(artifact).is_some();
         Ok((!is_there).then(|| {
             format!("There is no artifact {artifact} to hand to {node}: give its text as content, or put it first.")
         }))

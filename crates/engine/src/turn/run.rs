@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, Stop};
-use sapwood_core::port::store::{Append, Appended};
+use sapwood_core::port::store::{Append, Appended, AuditNote};
 use sapwood_core::turn::{Effect, Input, Machine, Step};
 use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
@@ -97,10 +97,15 @@ impl Stage {
 
     /// Appends what the machine wants to have said, under the lease's fence.
     pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
-        self.append_as(Voice::Agent, bodies).await
+        self.append_as(Voice::Agent, bodies, None).await
     }
 
-    pub(super) async fn append_as(&self, voice: Voice, bodies: Vec<Body>) -> Result<()> {
+    pub(super) async fn append_as(
+        &self,
+        voice: Voice,
+        bodies: Vec<Body>,
+        audit: Option<AuditNote>,
+    ) -> Result<()> {
         if bodies.is_empty() {
             return Ok(());
         }
@@ -110,14 +115,33 @@ impl Stage {
             self.with_now(|now| now.said = answer);
         }
         let news = self.news_of(&bodies);
-        let draft = |body| self.draft(voice, now, body);
-        let drafts = bodies.into_iter().map(draft).collect();
+        let speakers = self.speakers_of(&bodies).await?;
+        let draft = |(body, speaker): (Body, Option<Principal>)| {
+            let draft = self.draft(voice, now, body);
+            Draft { by: speaker.or(draft.by), ..draft }
+        };
+        let drafts = bodies.into_iter().zip(speakers).map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
-        append.fence = Some(self.fence);
+        (append.fence, append.audit) = (Some(self.fence), audit);
         let appended = self.engine.append(&self.scope, append).await?;
         self.remember(&appended, answer_at);
         self.tell_news(news).await;
         Ok(())
+    }
+
+    /// Words that waited are whoever's who sent them, and not whoever's whose turn takes them up.
+    async fn speakers_of(&self, bodies: &[Body]) -> Result<Vec<Option<Principal>>> {
+        let mut speakers = Vec::with_capacity(bodies.len());
+        let mut speaker = None;
+        for body in bodies {
+            if let Body::InputTaken(taken) = body {
+                let id = taken.input.to_string();
+                let sent = self.engine.store.find_entries(&self.scope, &self.session, &id).await?;
+                speaker = sent.into_iter().next().map(|record| record.meta.by);
+            }
+            speakers.push(if body.kind() == Kind::UserMessage { speaker.take() } else { None });
+        }
+        Ok(speakers)
     }
 
     fn draft(&self, voice: Voice, now: TimestampMs, body: Body) -> Draft {

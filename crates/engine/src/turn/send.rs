@@ -11,7 +11,7 @@ use sapwood_core::entry::{
     UserMessage,
 };
 use sapwood_core::flow::Post;
-use sapwood_core::port::store::{Append, Created, Expect, StoreError};
+use sapwood_core::port::store::{Append, AuditNote, Created, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
@@ -25,7 +25,7 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
 use crate::world::World;
-use crate::write::OpenOptions;
+use crate::write::{OpenOptions, edit, edit_by_other};
 use crate::{Engine, EngineError, Result};
 
 /// A session to be started with an agent.
@@ -164,6 +164,9 @@ impl Engine {
             };
             self.tell_start(scope, &session, title, id).await;
         }
+        if created == Created::Existed {
+            self.note_open(scope, &session).await?;
+        }
         Ok((session, created))
     }
 
@@ -241,7 +244,7 @@ impl Engine {
     }
 
     /// A lease without an open turn is one that just begins, just ended, or died before it began: that is waited for.
-    async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+    pub(crate) async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         match self.take_hold(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. }))
                 if self.store.summary(scope, session).await?.open_turn.is_none() =>
@@ -272,7 +275,8 @@ impl Engine {
         queue: Queue,
         parts: Vec<Part>,
     ) -> Result<EntryId> {
-        let appended = self.append_one(scope, session, InputQueued { queue, parts }, None).await?;
+        let audit = edit_by_other(scope, &self.store.summary(scope, session).await?, "turn");
+        let appended = self.append_one(scope, session, InputQueued { queue, parts }, audit).await?;
         appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
     }
 
@@ -299,7 +303,8 @@ impl Engine {
         check_limits(&summary, &stage.agent)?;
         opening.words().into_iter().for_each(|words| stage.begin_with(words));
         let (machine, step) = Machine::begin_with(stage.rules(), opening.into_bodies(), None);
-        Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await
+        let audit = edit_by_other(scope, &summary, "turn");
+        Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Voice::Caller, audit }).await
     }
 
     /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
@@ -374,7 +379,8 @@ impl Engine {
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
-        Ok(Some(Prepared::new(stage, machine, step, last, Voice::Agent).await?))
+        let opened = Opened { voice: Voice::Agent, audit: None };
+        Ok(Some(Prepared::new(stage, machine, step, last, opened).await?))
     }
 
     /// The next input that waits, as a turn.
@@ -395,7 +401,9 @@ impl Engine {
         stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
         let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
-        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, Voice::Caller).await?))
+        // Whoever queued it has their line.
+        let opened = Opened { voice: Voice::Caller, audit: None };
+        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
     }
 
     /// Everything the turn wrote, and what was said to it, in order; nothing for a turn that never was.
@@ -429,22 +437,25 @@ impl Engine {
         Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
     }
 
-    /// Writes something down about a turn, also one that has ended.
+    /// Writes something down about a turn, also one that has ended. The audit calls it `what`.
     pub async fn note_in_turn(
         &self,
         scope: &Scope,
         session: &SessionId,
         turn: TurnId,
         info: CustomInfo,
+        what: &'static str,
     ) -> Result<()> {
-        self.append_to_turn(scope, session, turn, info.into()).await
+        self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
     }
 
     /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
     /// nowhere ends when it is resumed.
     pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
-        let turn = self.open_turn(scope, session).await?;
-        self.append_to_turn(scope, session, turn, CancelAsked { turn }.into()).await?;
+        let looked = self.store.summary(scope, session).await?;
+        let turn = looked.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })?;
+        let audit = edit_by_other(scope, &looked, "cancel");
+        self.append_to_turn(scope, session, turn, CancelAsked { turn }.into(), audit).await?;
         Ok(turn)
     }
 
@@ -466,10 +477,11 @@ impl Engine {
         session: &SessionId,
         turn: TurnId,
         body: Body,
+        audit: Option<AuditNote>,
     ) -> Result<()> {
         let now = self.clock.now();
         let drafts = vec![Draft::new(now, body).in_turn(turn)];
-        self.append(scope, Append::new(session.clone(), now, drafts)).await?;
+        self.append(scope, Append { audit, ..Append::new(session.clone(), now, drafts) }).await?;
         Ok(())
     }
 
@@ -491,9 +503,11 @@ impl Engine {
         if !waiting.iter().any(|pending| pending.approval == approval) {
             return Err(unknown());
         }
-        let turn = self.open_turn(scope, &session).await?;
+        let looked = self.store.summary(scope, &session).await?;
+        let turn = looked.open_turn.ok_or_else(unknown)?;
+        let audit = edit_by_other(scope, &looked, "answer");
         let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
-        self.append_to_turn(scope, &session, turn, answered.into()).await?;
+        self.append_to_turn(scope, &session, turn, answered.into(), audit).await?;
         Ok(session)
     }
 
@@ -537,6 +551,12 @@ struct Prepared {
     inbox: Inbox,
 }
 
+/// Who opens a turn, and the line that the audit has of it.
+struct Opened {
+    voice: Voice,
+    audit: Option<AuditNote>,
+}
+
 impl Prepared {
     /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
     async fn new(
@@ -544,10 +564,10 @@ impl Prepared {
         machine: Machine,
         mut step: Step,
         after: Seq,
-        voice: Voice,
+        Opened { voice, audit }: Opened,
     ) -> Result<Self> {
         let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
-        stage.append_as(voice, std::mem::take(&mut step.entries)).await?;
+        stage.append_as(voice, std::mem::take(&mut step.entries), audit).await?;
         Ok(Self { stage, machine, step, inbox })
     }
 

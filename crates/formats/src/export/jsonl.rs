@@ -104,7 +104,8 @@ impl<W: Write> Exporter<W> {
         }
         let parent_id = self.parent_of(record)?;
         self.buffer.clear();
-        if record.version == LOG_VERSION {
+        // A membership's body says whether it counts here, and a file tells it to nobody.
+        if record.version == LOG_VERSION && meta.kind != Kind::MemberChanged {
             line::write_line(record, parent_id, &mut self.buffer);
         } else {
             line::write_line(&renewed(record)?, parent_id, &mut self.buffer);
@@ -146,11 +147,14 @@ impl<W: Write> Exporter<W> {
     }
 }
 
-/// A record of an older format, as today's.
+/// A record of an older format, as today's, and a membership without where it counts.
 fn renewed(record: &Record) -> Result<Record, ExportError> {
     let unreadable = |source| ExportError::Unreadable { seq: record.meta.seq, source };
-    let body = codec::encode(&record.decode().map_err(unreadable)?);
-    Ok(Record { meta: record.meta.clone(), version: LOG_VERSION, body })
+    let mut body = record.decode().map_err(unreadable)?;
+    if let Body::MemberChanged(changed) = &mut body {
+        changed.elsewhere = false;
+    }
+    Ok(Record { meta: record.meta.clone(), version: LOG_VERSION, body: codec::encode(&body) })
 }
 
 fn names_blob(body: &[u8]) -> bool {

@@ -177,7 +177,7 @@ fn every_kind_of_body_survives() {
         }
         .into(),
         ArtifactPut { name: "out \"1\"".to_owned(), usage: ArtifactUse::Artifact, content: blob }.into(),
-        MemberChanged { member: ana, role: None }.into(),
+        MemberChanged::new(ana, None).into(),
         StateChanged { state: SessionState::Archived, reason: Some("done".to_owned()) }.into(),
         Round {
             number: 1,

@@ -165,7 +165,7 @@ async fn upload(
     state.engine.name_artifact(&caller.scope, session, usage, content).await?;
     drop(place);
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
-    let artifact = artifacts.by_name.remove(&name).ok_or_else(|| unknown(session, &name))?;
+    let artifact = artifacts.by_name.remove(&(usage, name.clone())).ok_or_else(|| unknown(session, &name))?;
     Ok((StatusCode::CREATED, Json(artifact)))
 }
 
@@ -211,7 +211,7 @@ async fn download(
 ) -> Result<Response> {
     state.note_read(caller, session).await?;
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
-    let artifact = artifacts.by_name.remove(name).filter(|artifact| artifact.usage == usage);
+    let artifact = artifacts.by_name.remove(&(usage, name.to_owned()));
     let content = artifact.ok_or_else(|| unknown(session, name))?.content;
     serve_blob(state, caller, Wanted { blob: content.blob, mime: &content.mime, name }, headers).await
 }

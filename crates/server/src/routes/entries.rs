@@ -97,7 +97,7 @@ async fn inject_entries(
     let options = InjectOptions {
         expected_head: query.expected_head.map(Seq),
         idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
-        audited: true,
+        audited: Some("inject"),
     };
     let done = state.engine.inject(&caller.scope, &session, bodies, options).await?;
     Ok((StatusCode::CREATED, Json(appended(&done))))

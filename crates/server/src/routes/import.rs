@@ -4,6 +4,7 @@
 use axum::Json;
 use axum::extract::{Request, State as Shared};
 use bytes::Bytes;
+use sapwood::core::BlobHash;
 use sapwood::core::agent::Agent;
 use sapwood::core::entry::{Body, ContextChanged, Draft};
 use sapwood::core::port::store::NewSession;
@@ -27,6 +28,11 @@ use crate::wire;
 /// Problems of a file that are told; the rest are like them.
 const PROBLEMS_TOLD_MAX: usize = 100;
 const PAGE_RECORDS: usize = 1_000;
+/// Digits of a hash that make a file's name its sender's own.
+const OWN_NAME_HEX: usize = 16;
+
+/// Longest name of a file that is kept.
+const STEM_CHARS_MAX: usize = 100;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(import_file))
@@ -56,15 +62,30 @@ async fn import_file(
             let detail = "the file is of no format that can be taken over HTTP; `sapwood import` knows more";
             return Err(Problem::new("input.format", detail));
         }
-        Some(format) => taking.take_foreign(&bytes, format, &stem_of(query.name.as_deref())).await?,
+        Some(format) => {
+            let name = name_of(format, &caller, query.name.as_deref(), &bytes);
+            taking.take_foreign(&bytes, format, &name).await?
+        }
     };
     Ok(Json(wire::Imports { items: vec![imported] }))
+}
+
+/// What a file is called. Where a session's id may come of it, it is its sender's own: the same name from the same sender is
+/// the same session, and nobody meets somebody else's. A file without a name is known by its bytes.
+fn name_of(format: Format, caller: &Caller, given: Option<&str>, bytes: &[u8]) -> String {
+    let stem = stem_of(given);
+    if !matches!(format, Format::Messages | Format::GeminiCli) {
+        return stem;
+    }
+    let what = given.map_or_else(|| BlobHash::of(bytes).to_string(), |name| format!("name {name}"));
+    let own = BlobHash::of(format!("{} {what}", caller.scope.principal).as_bytes()).to_string();
+    format!("{stem}-{}", &own[..OWN_NAME_HEX])
 }
 
 /// A file's name without folders and ending.
 fn stem_of(name: Option<&str>) -> String {
     let file = name.unwrap_or("upload").rsplit(['/', '\\']).next().unwrap_or_default();
-    file.split_once('.').map_or(file, |(stem, _)| stem).chars().take(200).collect()
+    file.split_once('.').map_or(file, |(stem, _)| stem).chars().take(STEM_CHARS_MAX).collect()
 }
 
 struct Taking<'a> {

@@ -1,7 +1,11 @@
 //! Looking over all sessions: full text, and the audit.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::extract::State as Shared;
+use futures_util::future::join_all;
+use sapwood::SessionId;
 use sapwood::core::port::store::{AuditLine, Hit, SearchQuery};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,7 +47,22 @@ async fn search_sessions(
     let limit = rows(query.limit, HITS_MAX)?;
     let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
     let page = state.engine.search(&caller.scope, &query).await?;
+    note_shown(&state, &caller, &page.items).await?;
     Ok(Json(Page { items: page.items, next: page.next }))
+}
+
+/// A snippet is a piece of what was said: whose it is can find out who saw it. All at once, so that one commit has them.
+async fn note_shown(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> {
+    let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
+    let notes = shown.into_iter().map(|session| state.note_read(caller, session));
+    for noted in join_all(notes).await {
+        match noted {
+            // Erased in between: nobody is left to be told.
+            Err(problem) if problem.code == "session.not_found" => {}
+            noted => noted?,
+        }
+    }
+    Ok(())
 }
 
 /// Who did what, as far as you may see it: a hash-chained line each.

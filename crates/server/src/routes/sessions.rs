@@ -155,7 +155,8 @@ async fn patch_session(
     let thinking = patch.thinking.map(|level| ThinkingChanged { level }.into());
     let settings: Vec<_> = model.into_iter().chain(thinking).collect();
     if !settings.is_empty() {
-        engine.inject(scope, &session, settings, InjectOptions::default()).await?;
+        let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
+        engine.inject(scope, &session, settings, options).await?;
     }
     match wanted {
         Some(SessionState::Closed) => engine.close(scope, &session).await?,

@@ -192,6 +192,7 @@ async fn list_approvals(
     caller: Caller,
     At(session): At<SessionId>,
 ) -> Result<Json<Items<PendingApproval>>> {
+    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.approvals(&caller.scope, &session).await? }))
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod audit;
 mod console;
 mod document;
 mod door;

@@ -76,6 +76,31 @@ async fn a_second_turn_is_refused_or_queued_and_a_cancelled_one_keeps_what_it_sa
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn words_that_waited_are_whoevers_who_sent_them() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let queued = json!({ "input": "hi from cole", "if_running": "queue" });
+    assert_eq!(house.post("cole", "/v1/sessions/s/turns", &queued).await.status, 202);
+    house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    let said = async || {
+        let log = house.get("ana", "/v1/sessions/s/entries?limit=100").await.json();
+        let is_coles = |entry: &&Value| {
+            entry["kind"] == "user_message" && entry["body"].to_string().contains("hi from cole")
+        };
+        log["items"].as_array().unwrap().iter().find(is_coles).map(|entry| entry["by"].clone())
+    };
+    for _ in 0..400 {
+        if let Some(by) = said().await {
+            return assert_eq!(by, "user:cole");
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    panic!("the words were never taken up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_waits_for_a_person_and_goes_on_when_answered() {
     let house = House::open().await;
     house.shared_session("s").await;
@@ -110,4 +135,35 @@ async fn a_server_that_stops_waits_for_its_turns_and_leaves_the_rest_resumable()
     let scope = sapwood::Scope::user(sapwood::TenantId::local(), "ana".parse().unwrap());
     let summary = house.engine.summary(&scope, &"s".parse().unwrap()).await.unwrap();
     assert!(summary.open_turn.is_some(), "whoever comes next can resume it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_not_archived_under_a_turn_that_runs() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    let refused = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "turn.running"));
+    let cancelled = house.post("ana", &format!("/v1/sessions/s/turns/{turn}/cancel"), &json!({})).await;
+    assert_eq!(cancelled.status, 202);
+    wait_for(&house, "s", &turn, "cancelled").await;
+    assert_eq!(house.post("ana", "/v1/sessions/s/archive", &json!({})).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_waits_ends_when_its_session_is_archived() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please ask" })).await;
+    let turn = begun.json()["turn"].as_str().unwrap().to_owned();
+    wait_for_approval(&house, "s").await;
+    wait_for(&house, "s", &turn, "waiting").await;
+    // The turn has asked, and leaves the session in a moment.
+    let mut archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    while archived.code() == "turn.running" {
+        archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
+    }
+    assert_eq!((archived.status, archived.json()["state"].as_str()), (200, Some("archived")));
+    wait_for(&house, "s", &turn, "cancelled").await;
 }

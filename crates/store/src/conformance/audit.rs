@@ -1,6 +1,7 @@
 //! The audit: one chain of lines per tenant.
 
-use sapwood_core::port::store::{Append, AuditAction, AuditLine, AuditNote};
+use sapwood_core::TimestampMs;
+use sapwood_core::port::store::{Append, AuditAction, AuditLine, AuditNote, Fork, NewSession};
 
 use super::Harness;
 use super::world::{World, ana, bob, code, foreign_ana, id, operator, said};
@@ -66,6 +67,21 @@ pub async fn lines_of_appends_are_written_with_them(harness: &impl Harness) {
     let refused = Append { idempotency_key: None, drafts: Vec::new(), ..append };
     assert_eq!(code(world.store.append(&ana(), refused).await), "input.invalid");
     assert_eq!(all(&world).await.len(), lines.len());
+}
+
+pub async fn a_line_has_the_time_it_was_written(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let long_ago = TimestampMs(1);
+    let new = NewSession { at: long_ago, ..world.new_session("s") };
+    world.store.create(&ana(), new.clone()).await.unwrap();
+    world.say(&ana(), &id("s"), "one").await;
+    let fork = NewSession { at: long_ago, ..world.new_session("fork") };
+    let then = fork.now;
+    let fork = Fork { source: id("s"), at: None, new: fork, drafts: Vec::new() };
+    world.store.fork(&ana(), fork).await.unwrap();
+    assert_eq!(world.store.summary(&ana(), &id("s")).await.unwrap().created_at, long_ago);
+    let times: Vec<TimestampMs> = all(&world).await.iter().map(|line| line.at).collect();
+    assert_eq!(times, [new.now, then]);
 }
 
 pub async fn pages_and_sessions(harness: &impl Harness) {

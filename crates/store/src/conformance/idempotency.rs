@@ -1,6 +1,6 @@
 //! The same key gives the first answer and writes nothing (I5).
 
-use sapwood_core::port::store::{Append, Expect};
+use sapwood_core::port::store::{Append, Expect, hash_request};
 use sapwood_core::{Seq, SessionId};
 
 use super::Harness;
@@ -47,6 +47,29 @@ pub async fn a_key_is_remembered_after_reopening_i5(harness: &impl Harness) {
     let Some(world) = world.reopen(harness).await else { return };
     assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
     assert_eq!(world.log(&ana(), &session).await.len(), 3);
+}
+
+fn asked(append: Append) -> Append {
+    let bodies: Vec<_> = append.drafts.iter().map(|draft| draft.body.clone()).collect();
+    Append { request: Some(hash_request(&bodies)), ..append }
+}
+
+pub async fn a_key_with_another_request_is_refused_i5(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create(&ana(), "s").await;
+    let append = asked(keyed(&world, &session, "k", "one"));
+    let first = world.store.append(&ana(), append.clone()).await.unwrap();
+    let other = asked(keyed(&world, &session, "k", "else"));
+    assert_eq!(code(world.store.append(&ana(), other.clone()).await), "session.key_reused");
+    assert_eq!(world.store.append(&ana(), append.clone()).await.unwrap(), first);
+    // Whoever keeps no track of what was asked gets the first answer, and an answer that was kept so fits any request.
+    assert_eq!(world.store.append(&ana(), keyed(&world, &session, "k", "else")).await.unwrap(), first);
+    let old = world.store.append(&ana(), keyed(&world, &session, "old", "one")).await.unwrap();
+    assert_eq!(world.store.append(&ana(), asked(keyed(&world, &session, "old", "else"))).await.unwrap(), old);
+    assert_eq!(world.log(&ana(), &session).await.len(), 4);
+    let Some(world) = world.reopen(harness).await else { return };
+    assert_eq!(code(world.store.append(&ana(), other).await), "session.key_reused");
+    assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
 }
 
 pub async fn a_refused_append_does_not_use_its_key_up_i5(harness: &impl Harness) {

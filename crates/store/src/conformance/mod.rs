@@ -63,7 +63,8 @@ macro_rules! conformance_cases {
                 a_closed_session_opens_with_a_message, drafts_keep_their_id_time_author_and_turn,
                 every_kind_of_body_reads_back_byte_for_byte;
             idempotency: a_key_gives_the_first_answer_i5, a_key_belongs_to_one_session_i5,
-                a_key_is_remembered_after_reopening_i5, a_refused_append_does_not_use_its_key_up_i5;
+                a_key_is_remembered_after_reopening_i5, a_key_with_another_request_is_refused_i5,
+                a_refused_append_does_not_use_its_key_up_i5;
             lease: a_lease_guards_the_leaf, a_fence_grows_when_the_lease_changes_hands, a_stale_fence_is_refused,
                 a_lease_ends_by_time, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
                 a_lease_without_holder_or_time_is_refused, fences_live_on_after_reopening;
@@ -90,7 +91,8 @@ macro_rules! conformance_cases {
                 a_blob_in_pieces_is_read_through_a_session_and_erased_with_it_i9, a_blob_in_pieces_lives_on_i3;
             erase: nothing_is_left_to_find, forks_are_intact_i8, a_chain_of_erased_sources_still_reads_i8,
                 an_erased_id_can_be_used_again, the_audit_says_so_without_content;
-            audit: lines_are_chained, lines_of_appends_are_written_with_them, pages_and_sessions,
+            audit: lines_are_chained, lines_of_appends_are_written_with_them, a_line_has_the_time_it_was_written,
+                pages_and_sessions,
                 only_the_operator_sees_all;
             keys: a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns,
                 a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it, tenants_are_known_once_they_were_made;

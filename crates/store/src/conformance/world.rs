@@ -81,7 +81,7 @@ pub fn reopened() -> Body {
 }
 
 pub fn shared(with: &Scope, role: Option<Role>) -> Body {
-    MemberChanged { member: with.principal.clone(), role }.into()
+    MemberChanged::new(with.principal.clone(), role).into()
 }
 
 /// The error's stable code.

@@ -151,24 +151,20 @@ impl Book {
     pub fn to_file(&self, planned: Option<&Planned>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.header.write(&mut out);
-        let mut keys: HashMap<EntryId, (&str, bool)> = HashMap::new();
+        let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
         for (key, answer) in self.log.answers() {
-            for (index, (_, id)) in answer.entries.iter().enumerate() {
-                keys.insert(*id, (key, index + 1 < answer.entries.len()));
-            }
+            let entries = &answer.appended.entries;
+            let goes_on = Extra { more: true, ..Extra::default() };
+            keyed.extend(entries.iter().map(|(_, id)| (*id, goes_on)));
+            let ends = Extra { key: Some(key), request: answer.request.as_deref(), ..Extra::default() };
+            keyed.extend(entries.last().map(|(_, id)| (*id, ends)));
         }
         let first = if self.header.base.is_some() { self.header.inherited + 1 } else { 1 };
         for seq in (first..=self.log.summary.head.seq.0).map(Seq) {
             let record = self.log.read_entry(seq)?;
             let parent = record.meta.parent.and_then(|parent| self.log.id_at(parent));
-            let (key, more) = keys.get(&record.meta.id).copied().unzip();
-            let more = more.unwrap_or(false);
-            write_line_with(
-                &record,
-                parent,
-                Extra { key: key.filter(|_| !more), more, version: None },
-                &mut out,
-            );
+            let extra = keyed.get(&record.meta.id).copied().unwrap_or_default();
+            write_line_with(&record, parent, extra, &mut out);
         }
         if let Some(planned) = planned {
             write_batch(&self.log, planned, None, &mut out);
@@ -192,8 +188,11 @@ fn write_batch(
     };
     let mut spans = Vec::with_capacity(planned.batch.len());
     for (index, record) in planned.records().enumerate() {
-        let extra =
-            Extra { version, key: planned.key.as_deref().filter(|_| index == last), more: index < last };
+        let (key, request) = match index == last {
+            true => (planned.key.as_deref(), planned.request.as_deref()),
+            false => (None, None),
+        };
+        let extra = Extra { version, key, request, more: index < last };
         let fields = write_line_with(&record, record.meta.parent.and_then(id_of), extra, out);
         spans.push((fields, out.len() - 1));
     }
@@ -249,7 +248,9 @@ fn commit_batch(
     let drafts: Vec<Draft> = batch.iter().map(|placed| placed.line.clone().into_draft()).collect();
     let mut planned =
         log.place(drafts, &owner, |_| true).map_err(|error| bad_line(file, first_number, error))?;
-    planned.key = batch.last().and_then(|placed| placed.line.key.clone());
+    let last = batch.last().map(|placed| &placed.line);
+    planned.key = last.and_then(|line| line.key.clone());
+    planned.request = last.and_then(|line| line.request.clone());
     let mut stored = Vec::with_capacity(batch.len());
     for (index, (placed, record)) in batch.iter().zip(planned.records()).enumerate() {
         let number = first_number + index as u64;
@@ -277,7 +278,8 @@ fn commit_batch(
 /// Where the body of a line is: its fields alone, if the line is as this version writes it.
 fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32) -> Handle {
     let mut written = Vec::with_capacity(placed.raw.len());
-    let extra = Extra { version: None, key: placed.line.key.as_deref(), more: placed.line.more };
+    let Line { key, request, more, .. } = &placed.line;
+    let extra = Extra { version: None, key: key.as_deref(), request: request.as_deref(), more: *more };
     let fields = write_line_with(record, placed.line.parent_id, extra, &mut written);
     let file = Arc::clone(file);
     if written == placed.raw && version == LOG_VERSION {

@@ -122,6 +122,7 @@ impl Header {
         let new = NewSession {
             id: self.id.clone(),
             at: self.timestamp,
+            now: self.timestamp,
             title: self.title.clone(),
             agent: self.agent.clone(),
             cwd: self.cwd.clone(),

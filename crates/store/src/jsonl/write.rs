@@ -36,7 +36,7 @@ impl TenantDir {
         let summary = Summary::new(&new, scope.principal.clone());
         let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
         let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
-        book.deferred.push(audit::line(scope.principal.clone(), note, new.at));
+        book.deferred.push(audit::line(scope.principal.clone(), note, new.now));
         let id = book.log.summary.id.clone();
         self.insert_pending(book);
         if self.options.persist_from == PersistFrom::Creation {
@@ -183,7 +183,7 @@ impl TenantDir {
         book.header.base = base;
         let detail = Some(format!("from {}", fork.source));
         let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
-        book.deferred.push(audit::line(scope.principal.clone(), note, fork.new.at));
+        book.deferred.push(audit::line(scope.principal.clone(), note, fork.new.now));
         if is_written {
             self.insert_pending(book);
             let written = self.persist_locked(&fork.new.id, first.as_ref(), None);

@@ -32,11 +32,17 @@ pub struct Logbook<B> {
     /// Whoever wants the same ids again says where they come from; otherwise it is the system's randomness.
     pub chance: Option<Chance>,
     shelf: Arc<Shelf<B>>,
-    answers: HashMap<String, Appended>,
+    answers: HashMap<String, Answer>,
     /// Where this session's own turns began.
     began: HashMap<TurnId, Seq>,
     /// How they ended, in order.
     ended: Vec<EndedTurn>,
+}
+
+/// What an idempotency key was answered with, and for what.
+pub struct Answer {
+    pub appended: Appended,
+    pub request: Option<String>,
 }
 
 struct EndedTurn {
@@ -59,6 +65,7 @@ pub struct Planned {
     /// The bodies' bytes, in the same order.
     pub bodies: Vec<Vec<u8>>,
     pub key: Option<String>,
+    pub request: Option<String>,
     tip: Tip,
     leaf: Option<Links>,
 }
@@ -100,7 +107,7 @@ impl<B: Stored> Logbook<B> {
     }
 
     /// What each idempotency key was answered with.
-    pub fn answers(&self) -> &HashMap<String, Appended> {
+    pub fn answers(&self) -> &HashMap<String, Answer> {
         &self.answers
     }
 
@@ -112,11 +119,13 @@ impl<B: Stored> Logbook<B> {
     pub fn plan(&self, scope: &Scope, append: &Append, has_blob: impl Fn(&BlobHash) -> bool) -> Result<Plan> {
         admit(scope, &self.summary, rules::right_needed(&self.summary, &append.drafts))?;
         if let Some(first) = append.idempotency_key.as_ref().and_then(|key| self.answers.get(key)) {
-            return Ok(Plan::Answered(first.clone()));
+            rules::check_request(append, first.request.as_deref())?;
+            return Ok(Plan::Answered(first.appended.clone()));
         }
         rules::check_append(scope, &self.summary, append, self.lease.as_ref())?;
         let mut planned = self.place(append.drafts.clone(), &scope.principal, has_blob)?;
         planned.key.clone_from(&append.idempotency_key);
+        planned.request.clone_from(&append.request);
         Ok(Plan::Write(planned))
     }
 
@@ -137,7 +146,7 @@ impl<B: Stored> Logbook<B> {
         let draw = || self.chance.as_ref().map_or_else(rules::random_bits, |chance| chance());
         let batch = place(&mut tip, drafts, by, &mut self.ways(), draw)?;
         let leaf = self.links_of_leaf(&tip, &batch)?;
-        Ok(Planned { batch, bodies, key: None, tip, leaf })
+        Ok(Planned { batch, bodies, key: None, request: None, tip, leaf })
     }
 
     fn links_of_leaf(&self, tip: &Tip, batch: &[Placed]) -> Result<Option<Links>> {
@@ -161,7 +170,8 @@ impl<B: Stored> Logbook<B> {
         }
         let appended = Appended { head: self.summary.head, entries };
         if let Some(key) = planned.key {
-            self.answers.insert(key, appended.clone());
+            let request = planned.request;
+            self.answers.insert(key, Answer { appended: appended.clone(), request });
         }
         appended
     }

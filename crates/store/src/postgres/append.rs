@@ -110,7 +110,7 @@ async fn load_from(desk: &Desk, scope: &Scope, append: &Append, lost: Option<&Ap
         return Ok(Loaded::Answer(lost.clone()));
     }
     admit(scope, &row.summary, rules::right_needed(&row.summary, &append.drafts))?;
-    if let Some(answer) = earlier_answer(desk, row.pk, append.idempotency_key.as_deref()).await? {
+    if let Some(answer) = earlier_answer(desk, row.pk, append).await? {
         return Ok(Loaded::Answer(answer));
     }
     let mut known = Known::new(row.summary.inherited);
@@ -126,14 +126,14 @@ async fn is_written(desk: &Desk, pk: i64, lost: &Appended) -> Result<bool> {
     Ok(desk.query_opt(sql, &[&desk.tenant.as_str(), &pk, &int(seq.0), &id]).await?.is_some())
 }
 
-async fn earlier_answer(desk: &Desk, pk: i64, key: Option<&str>) -> Result<Option<Appended>> {
-    let Some(key) = key else { return Ok(None) };
+async fn earlier_answer(desk: &Desk, pk: i64, append: &Append) -> Result<Option<Appended>> {
+    let Some(key) = append.idempotency_key.as_deref() else { return Ok(None) };
     let sql = "SELECT answer FROM answers WHERE tenant = $1 AND session = $2 AND key = $3";
     let row = desk.query_opt(sql, &[&desk.tenant.as_str(), &pk, &key]).await?;
-    let read = |json: &str| {
-        StoredAnswer::read(json).map_err(|error| desk.damaged(format!("a kept answer: {error}")))
-    };
-    row.map(|row| read(row.get(0))).transpose()
+    let Some(row) = row else { return Ok(None) };
+    let stored: StoredAnswer =
+        serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
+    stored.for_same(append).map(Some)
 }
 
 enum Attempt {
@@ -157,7 +157,7 @@ async fn attempt(
     let leaf = leaf_links(store, scope, hot, &placed, &tip).await?;
     hot.row.summary.apply_batch(&placed, &tip, leaf);
     let answer = answer_of(&placed, tip.head);
-    let mut job = Job::new(&hot.row, &placed, packed).answering(append.idempotency_key.as_deref(), &answer);
+    let mut job = Job::new(&hot.row, &placed, packed).answering(append, &answer);
     job.audit = append.audit.clone().map(|note| (scope.principal.clone(), note, append.now));
     match store.writer.write(&scope.tenant, job).await? {
         End::Written => {
@@ -165,9 +165,10 @@ async fn attempt(
             hot.known.remember(&placed);
             Ok(Attempt::Done(answer))
         }
-        End::Answered(json) => StoredAnswer::read(&json)
-            .map(Attempt::Answered)
-            .map_err(|error| store.damaged(format!("a kept answer: {error}"))),
+        End::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
+            .map_err(|error| store.damaged(format!("a kept answer: {error}")))?
+            .for_same(append)
+            .map(Attempt::Answered),
         End::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
         End::Refused { .. } => Ok(Attempt::Refused(Some(answer))),
     }

@@ -1,7 +1,7 @@
 //! An append that has found its place, and many of them as the arrays that `append_batch` takes.
 
 use sapwood_core::entry::LOG_VERSION;
-use sapwood_core::port::store::{Appended, AuditNote, Result};
+use sapwood_core::port::store::{Append, Appended, AuditNote, Result};
 use sapwood_core::tree::{Head, Placed};
 use sapwood_core::{BlobHash, EntryId, Principal, Seq, TimestampMs};
 use tokio_postgres::types::ToSql;
@@ -11,6 +11,7 @@ use super::log::int;
 use super::session::{SessionRow, to_json};
 use crate::match_text::is_searched;
 use crate::pack::Packed;
+use crate::rules;
 
 pub(super) const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
@@ -21,17 +22,22 @@ pub(super) const APPEND: &str =
 pub(super) struct StoredAnswer {
     pub head: Head,
     pub entries: Vec<(Seq, EntryId)>,
+    /// What was asked; older answers do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 impl StoredAnswer {
-    pub fn print(answer: &Appended) -> String {
-        let stored = Self { head: answer.head, entries: answer.entries.clone() };
+    pub fn print(answer: &Appended, request: Option<&str>) -> String {
+        let request = request.map(str::to_owned);
+        let stored = Self { head: answer.head, entries: answer.entries.clone(), request };
         serde_json::to_string(&stored).expect("numbers and ids always print")
     }
 
-    pub fn read(json: &str) -> Result<Appended, serde_json::Error> {
-        let stored: Self = serde_json::from_str(json)?;
-        Ok(Appended { head: stored.head, entries: stored.entries })
+    /// The answer for whoever asks the same again.
+    pub fn for_same(self, append: &Append) -> Result<Appended> {
+        rules::check_request(append, self.request.as_deref())?;
+        Ok(Appended { head: self.head, entries: self.entries })
     }
 }
 
@@ -92,10 +98,10 @@ impl Job {
         }
     }
 
-    pub fn answering(mut self, key: Option<&str>, answer: &Appended) -> Self {
-        if let Some(key) = key {
-            self.key = Some(key.to_owned());
-            self.answer = Some(StoredAnswer::print(answer));
+    pub fn answering(mut self, append: &Append, answer: &Appended) -> Self {
+        if let Some(key) = &append.idempotency_key {
+            self.key = Some(key.clone());
+            self.answer = Some(StoredAnswer::print(answer, append.request.as_deref()));
         }
         self
     }

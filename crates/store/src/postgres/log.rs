@@ -225,7 +225,7 @@ impl<'d> LogRows<'d> {
         // What is packed is no larger than what it unpacks to: the database sends no more than a page.
         let sql = format!(
             "SELECT {COLUMNS} FROM (SELECT {COLUMNS}, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-             FROM (SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4) AS some)
+             FROM (SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4) AS page)
              AS page WHERE before < $5 ORDER BY seq"
         );
         let (from, budget) = (int(after.0.max(self.inherited())), PAGE_BYTES as i64);

@@ -139,7 +139,7 @@ pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Resu
         return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
     }
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
-    write_line(desk, scope, note, new.at).await?;
+    write_line(desk, scope, note, new.now).await?;
     Ok(Created::New)
 }
 
@@ -162,7 +162,7 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     };
     let detail = Some(format!("from {}", fork.source));
     let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
-    write_line(desk, scope, note, fork.new.at).await?;
+    write_line(desk, scope, note, fork.new.now).await?;
     Ok(head)
 }
 

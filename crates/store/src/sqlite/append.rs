@@ -64,14 +64,14 @@ pub(super) fn append(
         None => HotSession::load(desk, scope, &append.session)?,
     };
     admit(scope, &hot.row.summary, rules::right_needed(&hot.row.summary, &append.drafts))?;
-    if let Some(answer) = earlier_answer(desk, hot.row.pk, append.idempotency_key.as_deref())? {
+    if let Some(answer) = earlier_answer(desk, hot.row.pk, &append)? {
         return Ok(answer);
     }
     rules::check_append(scope, &hot.row.summary, &append, hot.lease.as_ref())?;
     let batch = Batch { drafts: append.drafts, packed };
     let answer = write_batch(desk, scope, &mut hot.row, batch, &mut hot.nodes)?;
     if let Some(key) = &append.idempotency_key {
-        remember_answer(desk, hot.row.pk, key, &answer)?;
+        remember_answer(desk, hot.row.pk, key, append.request.clone(), &answer)?;
     }
     if let Some(note) = append.audit {
         write_line(desk, scope, note, append.now)?;
@@ -146,19 +146,27 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
     Ok(arrival)
 }
 
-fn earlier_answer(desk: &Desk, pk: i64, key: Option<&str>) -> Result<Option<Appended>> {
-    let Some(key) = key else { return Ok(None) };
+fn earlier_answer(desk: &Desk, pk: i64, append: &Append) -> Result<Option<Appended>> {
+    let Some(key) = &append.idempotency_key else { return Ok(None) };
     let mut select = desk.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
     let json: Option<String> =
         select.query_row(params![pk, key], |row| row.get(0)).optional().at(&desk.path)?;
     let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
     let answer =
         json.map(read).transpose().map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
-    Ok(answer.map(|answer| Appended { head: answer.head, entries: answer.entries }))
+    let Some(StoredAnswer { head, entries, request }) = answer else { return Ok(None) };
+    rules::check_request(append, request.as_deref())?;
+    Ok(Some(Appended { head, entries }))
 }
 
-fn remember_answer(desk: &Desk, pk: i64, key: &str, answer: &Appended) -> Result<()> {
-    let stored = StoredAnswer { head: answer.head, entries: answer.entries.clone() };
+fn remember_answer(
+    desk: &Desk,
+    pk: i64,
+    key: &str,
+    request: Option<String>,
+    answer: &Appended,
+) -> Result<()> {
+    let stored = StoredAnswer { head: answer.head, entries: answer.entries.clone(), request };
     let json = serde_json::to_string(&stored).expect("numbers and ids always print");
     let mut insert = desk.prepare("INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)")?;
     insert.execute(params![pk, key, json]).at(&desk.path)?;
@@ -169,6 +177,9 @@ fn remember_answer(desk: &Desk, pk: i64, key: &str, answer: &Appended) -> Result
 struct StoredAnswer {
     head: sapwood_core::tree::Head,
     entries: Vec<(sapwood_core::Seq, sapwood_core::EntryId)>,
+    /// What was asked; older answers do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
 }
 
 pub(super) fn lease_of(desk: &Desk, row: &SessionRow) -> Result<Option<Lease>> {

@@ -114,7 +114,7 @@ pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Cre
     }
     insert(desk, scope, &Summary::new(new, scope.principal.clone()), None)?;
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
-    write_line(desk, scope, note, new.at)?;
+    write_line(desk, scope, note, new.now)?;
     Ok(Created::New)
 }
 
@@ -153,7 +153,7 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
         session: Some(fork.new.id.clone()),
         detail: Some(format!("from {}", fork.source)),
     };
-    write_line(desk, scope, note, fork.new.at)?;
+    write_line(desk, scope, note, fork.new.now)?;
     let listed_at = summary.updated_at;
     let mut row = SessionRow { pk, tenant: source.tenant, listed_at, summary };
     if !drafts.is_empty() {

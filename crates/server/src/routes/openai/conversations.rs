@@ -84,7 +84,8 @@ async fn update_conversation(
     let metadata = patch.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
     let bodies = vec![metadata_info(&metadata).into()];
-    state.engine.inject(&caller.scope, &session, bodies, InjectOptions::default()).await?;
+    let options = InjectOptions { audited: Some("metadata"), ..InjectOptions::default() };
+    state.engine.inject(&caller.scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await
 }
 

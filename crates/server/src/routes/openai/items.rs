@@ -6,15 +6,15 @@ use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sapwood::core::entry::{AssistantMessage, Body as EntryBody, LeafMoved, Meta};
-use sapwood::core::port::clock::Clock;
+use sapwood::SessionId;
+use sapwood::core::entry::codec::CodecError;
+use sapwood::core::entry::{AssistantMessage, Body as EntryBody, LeafMoved};
 use sapwood::core::port::store::Appended;
 use sapwood::core::{BlobHash, Entry, Kind};
 use sapwood::engine::write::InjectOptions;
 use sapwood::formats::responses::ItemId;
 use sapwood::formats::responses::items::{BLOB_SCHEME, Item, Items};
 use sapwood::formats::responses::read::{ITEMS_MAX, Incoming, read_items};
-use sapwood::{SessionId, SystemClock};
 use serde_json::{Map, Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -51,29 +51,33 @@ async fn create_items(
     }
     let options = InjectOptions {
         idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
-        audited: true,
+        audited: Some("items"),
         ..InjectOptions::default()
     };
     // Whoever may not write here leaves no bytes behind either.
     state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
     store_blobs(&state, &caller, incoming.blobs).await?;
-    let done = state.engine.inject(&caller.scope, &session, incoming.bodies.clone(), options).await?;
+    let done = state.engine.inject(&caller.scope, &session, incoming.bodies, options).await?;
     let mut items = Items::default();
-    for entry in entries_of(&caller, &done, incoming.bodies) {
-        items.apply(&entry);
-    }
+    read_appended(&state, &caller, &session, &done).await?.iter().for_each(|entry| items.apply(entry));
     let items = embed_all(&state, &caller, items.list).await?;
     Ok(Json(list_of(items, false)))
 }
 
-/// What was appended, as the log has it now.
-fn entries_of(caller: &Caller, done: &Appended, bodies: Vec<EntryBody>) -> Vec<Entry> {
-    let at = SystemClock.now();
-    let entry = |((seq, id), body): (&(sapwood::Seq, sapwood::EntryId), EntryBody)| {
-        let (by, kind) = (caller.scope.principal.clone(), body.kind());
-        Entry { meta: Meta { seq: *seq, id: *id, parent: None, at, by, turn: None, kind }, body }
-    };
-    done.entries.iter().zip(bodies).map(entry).collect()
+/// What was appended, now or by the first request with the same key, as the log has it.
+async fn read_appended(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+    done: &Appended,
+) -> Result<Vec<Entry>> {
+    let mut entries = Vec::with_capacity(done.entries.len());
+    for (seq, _) in &done.entries {
+        let record = state.engine.store().read_entry(&caller.scope, session, *seq).await?;
+        let damaged = |error: CodecError| Problem::new("store.damaged", error.to_string());
+        entries.push(record.into_entry().map_err(damaged)?);
+    }
+    Ok(entries)
 }
 
 /// A conversation's items, the newest first if nothing else is asked for.
@@ -118,7 +122,8 @@ async fn delete_item(
     let head = engine.summary(scope, &session).await?.head.seq;
     let path = engine.path(scope, &session, None).await?;
     let bodies = without_item(&session, &path, &item)?;
-    let options = InjectOptions { expected_head: Some(head), audited: true, ..InjectOptions::default() };
+    let audited = Some("item deleted");
+    let options = InjectOptions { expected_head: Some(head), audited, ..InjectOptions::default() };
     engine.inject(scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await
 }

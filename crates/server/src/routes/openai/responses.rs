@@ -287,7 +287,8 @@ async fn delete_response(
     if is_alone && !Mark::of(&entries).conversation {
         state.engine.erase(&caller.scope, &id.session).await?;
     } else {
-        state.engine.note_in_turn(&caller.scope, &id.session, id.turn, deletion()).await?;
+        let what = "response deleted";
+        state.engine.note_in_turn(&caller.scope, &id.session, id.turn, deletion(), what).await?;
     }
     Ok(Json(wire::Deleted { id: response, object: "response".to_owned(), deleted: true }))
 }

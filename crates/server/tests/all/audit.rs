@@ -1,0 +1,293 @@
+//! What the audit says of what was done and shown, and what an import may do to a session that is there.
+
+use serde_json::{Value, json};
+
+use crate::house::{Ask, House};
+use crate::wire::Answer;
+
+/// What somebody did to a session, as `action detail`.
+async fn lines_of(house: &House, session: &str, by: &str) -> Vec<String> {
+    let audit = house.get("operator", &format!("/v1/audit?limit=1000&session={session}")).await.json();
+    let lines = audit["items"].as_array().unwrap().iter().filter(|line| line["by"] == by);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    lines
+        .map(|line| format!("{} {}", text(&line["action"]), text(&line["detail"])).trim().to_owned())
+        .collect()
+}
+
+async fn log_of(house: &House, key: &str, session: &str) -> Vec<Value> {
+    let log = house.get(key, &format!("/v1/sessions/{session}/entries?limit=1000")).await.json();
+    log["items"].as_array().unwrap().clone()
+}
+
+async fn import(house: &House, key: &str, query: &str, file: &[u8]) -> Answer {
+    let path = format!("/v1/import{query}");
+    house.ask(Ask { method: "POST", path: &path, key: Some(key), headers: &[], body: file }).await
+}
+
+async fn export(house: &House, key: &str, session: &str) -> String {
+    let path = format!("/v1/sessions/{session}/export");
+    let file = house.post(key, &path, &json!({ "format": "jsonl" })).await;
+    assert_eq!(file.status, 200);
+    String::from_utf8(file.body).unwrap()
+}
+
+/// One more line for a file, in the name of `by`.
+fn entry(file: &str, body: Value, by: &str) -> String {
+    let last: Value = serde_json::from_str(file.lines().last().unwrap()).unwrap();
+    let is_in_tree = |line: &Value| !["member_changed", "label"].contains(&line["type"].as_str().unwrap());
+    let lines = file.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let leaf = lines.filter(is_in_tree).last().map_or(Value::Null, |line| line["id"].clone());
+    let mut line = body;
+    line["seq"] = json!(last["seq"].as_u64().unwrap() + 1);
+    // Larger than any that was made by the clock.
+    line["id"] = json!(format!("ffffffff-ffff-7000-8000-{:012x}", last["seq"].as_u64().unwrap() + 1));
+    line["parent_id"] = leaf;
+    line["timestamp"] = json!(1_000);
+    line["by"] = json!(by);
+    format!("{file}{line}\n")
+}
+
+fn said(file: &str, text: &str, by: &str) -> String {
+    entry(file, json!({ "type": "user_message", "parts": [{ "type": "text", "text": text }] }), by)
+}
+
+fn shared_with(file: &str, member: &str) -> String {
+    entry(file, json!({ "type": "member_changed", "member": member, "role": "collaborator" }), "user:ana")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_has_its_line() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let at = |verb: &str| format!("/v1/sessions/s{verb}");
+    let patch = json!({ "title": "T", "model": "actor" });
+    assert_eq!(house.send("PATCH", "cole", &at(""), &patch).await.status, 200);
+    for (verb, body) in [
+        ("/label", json!({ "entry": 3, "text": "here" })),
+        ("/branch", json!({ "entry": 3 })),
+        ("/trim", json!({ "keep_last": 1 })),
+        ("/uncompact", json!({})),
+        ("/compact", json!({ "keep_last": 1 })),
+        ("/reset", json!({})),
+    ] {
+        let answer = house.post("cole", &at(verb), &body).await;
+        assert_eq!(answer.status, 200, "{verb}: {:?}", answer.json());
+    }
+    for kind in ["artifacts", "inputs"] {
+        let path = format!("/v1/sessions/s/{kind}?name=n");
+        let ask = Ask { method: "POST", path: &path, key: Some("cole"), headers: &[], body: b"x" };
+        assert_eq!(house.ask(ask).await.status, 201);
+    }
+    let metadata = json!({ "metadata": { "a": "b" } });
+    assert_eq!(house.post("cole", "/v1/conversations/s", &metadata).await.status, 200);
+    assert_eq!(house.post("cole", &at("/turns"), &json!({ "input": "hi" })).await.status, 202);
+    let expected = [
+        "edit rename",
+        "edit settings",
+        "edit label",
+        "edit branch",
+        "edit trim",
+        "edit uncompact",
+        "edit compact",
+        "edit reset",
+        "edit artifact",
+        "edit input",
+        "edit metadata",
+        "edit turn",
+    ];
+    assert_eq!(lines_of(&house, "s", "user:cole").await, expected);
+    let owners = lines_of(&house, "s", "user:ana").await;
+    assert!(owners.contains(&"share user:rex as reader".to_owned()), "{owners:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opening_what_is_there_and_seeing_it_in_a_search_or_a_question_is_written_down() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    assert_eq!(house.post("cole", "/v1/sessions", &json!({ "id": "s" })).await.status, 200);
+    for _ in 0..2 {
+        assert_eq!(house.get("rex", "/v1/search?q=two").await.json()["items"].as_array().unwrap().len(), 1);
+        assert_eq!(house.get("ana", "/v1/search?q=two").await.status, 200);
+        assert_eq!(house.get("operator", "/v1/sessions/s/approvals").await.status, 200);
+    }
+    assert_eq!(lines_of(&house, "s", "user:cole").await, ["open"]);
+    assert_eq!(lines_of(&house, "s", "user:rex").await, ["read"]);
+    assert_eq!(lines_of(&house, "s", "user:olga").await, ["read"]);
+    assert!(!lines_of(&house, "s", "user:ana").await.contains(&"read".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_owner_extends_a_session_by_an_import() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = export(&house, "ana", "s").await;
+    let before = log_of(&house, "ana", "s").await;
+    let forged = said(&file, "I, Ana, agree", "user:ana");
+    let refused = import(&house, "cole", "", forged.as_bytes()).await;
+    assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"));
+    assert_eq!(log_of(&house, "ana", "s").await, before);
+    assert_eq!(import(&house, "operator", "", forged.as_bytes()).await.status, 200);
+    assert_eq!(log_of(&house, "ana", "s").await.len(), before.len() + 1);
+    let line = format!("import from entry {} on", before.len() + 1);
+    assert_eq!(lines_of(&house, "s", "user:olga").await.first(), Some(&line));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_shares_nothing_and_takes_no_membership_away() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = export(&house, "ana", "s").await;
+    let members = house.get("ana", "/v1/sessions/s/members").await.json();
+    let grown = shared_with(&said(&file, "four", "user:ana"), "user:bob");
+    let mut files = Vec::new();
+    for key in ["ana", "foreign"] {
+        let answer = import(&house, key, "", grown.as_bytes()).await;
+        assert_eq!(answer.json()["items"][0]["problems"], json!([]), "{key}");
+        let file = export(&house, key, "s").await;
+        files.push(
+            file.lines()
+                .filter(|line| line.contains("member_changed"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(
+        (files[0].len(), &files[0]),
+        (3, &files[1]),
+        "the entries stay as they are, and go on so (I11)"
+    );
+    assert_eq!(house.get("ana", "/v1/sessions/s/members").await.json(), members);
+    assert_eq!(house.get("bob", "/v1/sessions/s").await.status, 404);
+    let alone = house.get("foreign", "/v1/sessions/s/members").await.json();
+    assert_eq!(alone["items"].as_array().unwrap().len(), 1, "{alone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_no_operator_imports_under_their_own_name() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = said(&export(&house, "ana", "s").await, "me too", "user:cole")
+        .replace("\"id\":\"s\"", "\"id\":\"t\"");
+    assert_eq!(import(&house, "bob", "", file.as_bytes()).await.status, 200);
+    let users = |log: Vec<Value>| -> Vec<String> {
+        let is_users = |by: &&str| by.starts_with("user:");
+        let mut users: Vec<String> = log
+            .iter()
+            .map(|entry| entry["by"].as_str().unwrap())
+            .filter(is_users)
+            .map(str::to_owned)
+            .collect();
+        users.sort();
+        users.dedup();
+        users
+    };
+    assert_eq!(users(log_of(&house, "bob", "t").await), ["user:bob"]);
+    let copy = file.replace("\"id\":\"t\"", "\"id\":\"u\"");
+    assert_eq!(import(&house, "operator", "", copy.as_bytes()).await.status, 200);
+    assert_eq!(users(log_of(&house, "operator", "u").await), ["user:ana", "user:cole"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_is_noted_when_it_is_made_and_not_when_the_file_says() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = export(&house, "ana", "s").await.replace("\"id\":\"s\"", "\"id\":\"t\"");
+    let header: Value = serde_json::from_str(file.lines().next().unwrap()).unwrap();
+    let file = file.replacen(&header["timestamp"].to_string(), "1000", 1);
+    assert_eq!(import(&house, "bob", "", file.as_bytes()).await.status, 200);
+    assert_eq!(house.get("bob", "/v1/sessions/t").await.json()["created_at"], 1000);
+    let audit = house.get("bob", "/v1/audit?session=t").await.json();
+    let lines = audit["items"].as_array().unwrap();
+    assert_eq!(lines.len(), 2, "made, and imported: {audit}");
+    assert!(lines.iter().all(|line| line["at"].as_i64().unwrap() > 1_000_000_000_000), "{audit}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_without_ids_are_their_senders_own() {
+    let house = House::open().await;
+    let one = br#"[{"role":"user","content":"one"}]"#;
+    let two = br#"[{"role":"user","content":"two"}]"#;
+    let mut sessions = Vec::new();
+    for (key, query, file) in [
+        ("ana", "", one),
+        ("ana", "", two),
+        ("bob", "", one),
+        ("ana", "?name=a.json", one),
+        ("bob", "?name=a.json", one),
+    ] {
+        let imported = import(&house, key, query, file).await;
+        assert_eq!(imported.status, 200, "{:?}", imported.json());
+        let item = imported.json()["items"][0].clone();
+        assert_eq!((item["added"].as_u64(), &item["problems"]), (Some(1), &json!([])), "{item}");
+        sessions.push(item["session"].as_str().unwrap().to_owned());
+        let again = import(&house, key, query, file).await.json()["items"][0].clone();
+        assert_eq!(
+            (again["added"].as_u64(), again["session"].as_str()),
+            (Some(0), sessions.last().map(String::as_str))
+        );
+    }
+    sessions.sort();
+    sessions.dedup();
+    assert_eq!(sessions.len(), 5, "{sessions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_comes_to_nothing_leaves_no_session() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let file = export(&house, "ana", "s").await.replace("\"id\":\"s\"", "\"id\":\"t\"");
+    let media = json!({ "type": "media", "blob": "0".repeat(64), "mime": "image/png", "bytes": 1 });
+    let file = entry(&file, json!({ "type": "user_message", "parts": [media] }), "user:ana");
+    let refused = import(&house, "bob", "", file.as_bytes()).await;
+    assert_eq!((refused.status, refused.code().as_str()), (404, "blob.not_found"));
+    assert_eq!(house.get("bob", "/v1/sessions").await.json()["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_for_one_request_and_its_answer_is_what_the_store_has() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let headers = [("content-type", "application/json"), ("idempotency-key", "k")];
+    let ask = |path, body| Ask { method: "POST", path, key: Some("ana"), headers: &headers, body };
+    for (path, one, other) in [
+        (
+            "/v1/sessions/s/entries",
+            &br#"{"role":"user","content":"a"}"#[..],
+            &br#"{"role":"user","content":"b"}"#[..],
+        ),
+        (
+            "/v1/conversations/s/items",
+            &br#"{"items":[{"type":"message","role":"user","content":"a"}]}"#[..],
+            &br#"{"items":[{"type":"message","role":"user","content":"b"}]}"#[..],
+        ),
+    ] {
+        let first = house.ask(ask(path, one)).await;
+        assert!(first.status < 300, "{:?}", first.json());
+        // Of two requests under one key the later is refused, on either route.
+        let reused = house.ask(ask(path, other)).await;
+        assert_eq!(reused.status, 409, "{path}");
+        assert!(reused.json().to_string().contains("session.key_reused"), "{path}");
+        assert_eq!(house.ask(ask(path, one)).await.json(), first.json());
+    }
+    assert_eq!(
+        log_of(&house, "ana", "s").await.len(),
+        1,
+        "the same words under the same key are the same request"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_and_an_artifact_may_have_the_same_name() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    for (kind, bytes) in [("artifacts", b"made "), ("inputs", b"given")] {
+        let path = format!("/v1/sessions/s/{kind}?name=n.txt");
+        let ask = Ask { method: "POST", path: &path, key: Some("ana"), headers: &[], body: bytes };
+        assert_eq!(house.ask(ask).await.json()["version"], 1);
+    }
+    for (kind, bytes) in [("artifacts", b"made "), ("inputs", b"given")] {
+        let got = house.get("ana", &format!("/v1/sessions/s/{kind}/n.txt")).await;
+        assert_eq!((got.status, got.body.as_slice()), (200, &bytes[..]));
+    }
+}
