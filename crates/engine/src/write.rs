@@ -254,6 +254,10 @@ impl Engine {
             let why = "a session has one owner; share it as reader or collaborator".to_owned();
             return Err(EngineError::Invalid { what: "the role", why });
         }
+        if self.store.summary(scope, session).await?.owner == member {
+            let why = format!("{member} owns the session, and has every right");
+            return Err(EngineError::Invalid { what: "the member", why });
+        }
         let detail = match role {
             Some(role) => format!("{member} as {}", role.as_str()),
             None => format!("{member} no longer"),

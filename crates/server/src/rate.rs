@@ -38,6 +38,10 @@ impl Rates {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= BUCKETS_MAX {
             buckets.retain(|_, bucket| refilled(bucket, now, per_second) < burst);
+            if buckets.len() >= BUCKETS_MAX {
+                // So many are busy at once that all of them begin anew: memory is bounded, whoever calls.
+                buckets.clear();
+            }
         }
         let key = (scope.tenant.clone(), scope.principal.clone());
         let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, at: now });

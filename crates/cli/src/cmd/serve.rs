@@ -34,6 +34,7 @@ pub struct ServeArgs {
 
 pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.open_world()?;
+    raise_file_limit();
     let config = app.place.config.server.clone().unwrap_or_default();
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
     let has_tokens = oidc.is_some();
@@ -57,6 +58,17 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     // What they were doing is in their logs: the next server goes on with it.
     tasks.into_iter().for_each(|task| task.abort());
     Ok(())
+}
+
+/// A connection is a file. Many systems let a process have more of them than it has at first, if it asks.
+fn raise_file_limit() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        // What cannot be raised stays; connections over it wait.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// How long a session must have been idle before it is learned from, unless the settings say otherwise.

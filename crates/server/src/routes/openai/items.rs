@@ -222,7 +222,8 @@ pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Resu
     let mut values = Vec::with_capacity(items.len());
     for mut item in items {
         for list in ["content", "output"] {
-            for part in item.value[list].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default() {
+            let parts = item.value.get_mut(list).and_then(Value::as_array_mut);
+            for part in parts.into_iter().flatten() {
                 embed(state, caller, part).await?;
             }
         }
@@ -234,7 +235,10 @@ pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Resu
 /// Puts the bytes of media in, as these clients expect them.
 async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
     for key in ["image_url", "file_data"] {
-        let Some(named) = part[key].as_str().and_then(|url| url.strip_prefix(BLOB_SCHEME)) else { continue };
+        let Some(named) = part.get(key).and_then(Value::as_str).and_then(|url| url.strip_prefix(BLOB_SCHEME))
+        else {
+            continue;
+        };
         let Some((hash, mime)) = named.split_once(';') else { continue };
         let bytes = state.engine.store().get_blob(&caller.scope, hash.parse::<BlobHash>()?).await?;
         part[key] = json!(format!("data:{mime};base64,{}", STANDARD.encode(bytes)));

@@ -182,6 +182,9 @@ fn check_supported(new: &wire::NewResponse) -> Result<()> {
     if !(0.0..=2.0).contains(&temperature) {
         return Err(Problem::invalid("temperature must be from 0 to 2"));
     }
+    if !(0.0..=1.0).contains(&new.top_p.unwrap_or_default()) {
+        return Err(Problem::invalid("top_p must be from 0 to 1"));
+    }
     if new.max_output_tokens == Some(0) {
         return Err(Problem::invalid("max_output_tokens is zero"));
     }
