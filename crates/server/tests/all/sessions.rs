@@ -253,3 +253,51 @@ async fn a_patch_is_taken_as_a_whole_or_not_at_all() {
     let patched = house.send("PATCH", "ana", "/v1/sessions/s", &again).await.json();
     assert_eq!((&patched["title"], &patched["state"]), (&json!("back"), &json!("active")));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_says_what_a_client_can_do_next() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let path = "/v1/sessions/s/artifacts?name=a.txt";
+    let put = Ask { method: "POST", path, key: Some("ana"), headers: &[], body: b"0123456789" };
+    assert_eq!(house.ask(put).await.status, 201);
+    let get = Ask { method: "GET", path: "/v1/sessions/s/artifacts/a.txt", body: b"", ..put };
+    let whole = house.ask(get).await;
+    let (etag, caching) = (whole.header("etag").unwrap().to_owned(), whole.header("cache-control").unwrap());
+    let known = format!("\"other\", W/{etag}");
+    for known in [etag.as_str(), known.as_str(), "*"] {
+        let same = house.ask(Ask { headers: &[("if-none-match", known)], ..get }).await;
+        assert_eq!(
+            (same.status, same.header("etag"), same.header("cache-control")),
+            (304, Some(etag.as_str()), Some(caching))
+        );
+    }
+    let past = house.ask(Ask { headers: &[("range", "bytes=10-")], ..get }).await;
+    assert_eq!((past.status, past.header("content-range")), (416, Some("bytes */10")));
+    let unknown = format!("/v1/sessions/s/blobs/{}", "0".repeat(64));
+    let unknown = house.ask(Ask { path: &unknown, headers: &[("if-none-match", "*")], ..get }).await;
+    assert_eq!(unknown.status, 404, "what is not there has not stayed the same");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_is_no_member() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let before = house.get("ana", "/v1/sessions/s/members").await.json();
+    let answer =
+        house.post("ana", "/v1/sessions/s/members", &json!({ "member": "ana", "role": "reader" })).await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "input.invalid"));
+    assert_eq!(house.get("ana", "/v1/sessions/s/members").await.json(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_is_replaced_only_by_metadata() {
+    let house = House::open().await;
+    let made = house.post("ana", "/v1/conversations", &json!({ "metadata": { "a": "b" } })).await.json();
+    let path = format!("/v1/conversations/{}", made["id"].as_str().unwrap());
+    assert_eq!(house.post("ana", &path, &json!({})).await.status, 400);
+    assert_eq!(house.get("ana", &path).await.json()["metadata"], json!({ "a": "b" }));
+    assert_eq!(house.post("ana", &path, &json!({ "metadata": {} })).await.json()["metadata"], json!({}));
+    let too_much = json!({ "model": "demo", "input": "hi", "top_p": 7 });
+    assert_eq!(house.post("ana", "/v1/responses", &too_much).await.status, 400);
+}
