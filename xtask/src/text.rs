@@ -62,6 +62,7 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
     let mut codes = Vec::new();
     for file in files.iter().filter(|file| file.starts_with(root.join("crates"))) {
         let text = fs::read_to_string(file)?;
+        codes.extend(said_by_the_server(&text));
         let Some(start) = text.find("pub fn code(&self)") else { continue };
         let body = text[start..].split("\n    }\n").next().unwrap_or_default();
         let quoted = body.split('"').skip(1).step_by(2);
@@ -81,11 +82,21 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
     Ok(())
 }
 
-/// A page of its own, or a line in the page of its family.
+/// The codes of problems that handlers make themselves.
+fn said_by_the_server(text: &str) -> impl Iterator<Item = String> {
+    let after = text.split("Problem::new(").skip(1).map(str::trim_start);
+    let quoted = after.filter_map(|rest| rest.strip_prefix('"')?.split('"').next());
+    quoted.filter(|code| code.contains('.')).map(str::to_owned)
+}
+
+/// A page of its own, or a line in the page of its family or of the server.
 fn has_page(folder: &Path, code: &str) -> bool {
     let family = code.split('.').next().unwrap_or_default();
-    let family_page = fs::read_to_string(folder.join(format!("{family}.md"))).unwrap_or_default();
-    folder.join(format!("{code}.md")).is_file() || family_page.contains(&format!("`{code}`"))
+    let has_line = |page: &str| {
+        let page = fs::read_to_string(folder.join(format!("{page}.md"))).unwrap_or_default();
+        page.contains(&format!("`{code}`"))
+    };
+    folder.join(format!("{code}.md")).is_file() || has_line(family) || has_line("server")
 }
 
 fn collect(folder: &Path, endings: &[&str], files: &mut Vec<PathBuf>) -> Result<()> {
