@@ -171,17 +171,14 @@ test("pictures of a message are shown", async () => {
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
   await house.api("POST", "/v1/sessions", { id: "pictured" });
   const image = { type: "image", source: { type: "base64", media_type: "image/png", data: dot } };
-  await house
-    .inject("pictured", [{ role: "user", content: [{ type: "text", text: "look" }, image] }])
-    .catch(async () => {
-      // The API takes messages without bytes; a file of messages brings them along.
-      const file = JSON.stringify([{ role: "user", content: [{ type: "text", text: "look" }, image] }]);
-      const done = await house.api("POST", "/v1/import?name=pictured.json", file, {
-        "content-type": "application/json",
-      });
-      return open(page, house, `s/${done.items[0].session}`);
-    });
-  if (!page.url().includes("messages")) await open(page, house, "s/pictured");
+  const message = { role: "user", content: [{ type: "text", text: "look" }, image] };
+  // The API takes messages without bytes; a file of messages brings them along.
+  await assert.rejects(house.inject("pictured", [message]));
+  const done = await house.api("POST", "/v1/import?name=pictured.json", JSON.stringify([message]), {
+    "content-type": "application/json",
+  });
+  assert.equal(done.items[0].added, 1);
+  await open(page, house, `s/${done.items[0].session}`);
   const picture = page.locator(".media img");
   await picture.waitFor();
   await page.waitForFunction(() => document.querySelector(".media img")?.naturalWidth === 1);
