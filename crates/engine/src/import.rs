@@ -22,6 +22,7 @@ use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
 
+use crate::read::check_role;
 use crate::write::note;
 use crate::{Engine, Result};
 
@@ -57,13 +58,13 @@ impl Engine {
     pub async fn begin_import(&self, scope: &Scope, new: NewSession) -> Result<(Import, Created)> {
         let session = new.id.clone();
         let (created, head) = match self.store.summary(scope, &session).await {
-            Ok(summary) => (Created::Existed, summary.head.seq),
+            Ok(summary) => {
+                check_role(scope, &summary, Right::Own)?;
+                (Created::Existed, summary.head.seq)
+            }
             Err(StoreError::NoSession { .. }) => (Created::New, Seq::ZERO),
             Err(error) => return Err(error.into()),
         };
-        if created == Created::Existed {
-            self.check_right(scope, &session, Right::Own).await?;
-        }
         let import = Import {
             engine: self.clone(),
             scope: scope.clone(),

@@ -78,14 +78,7 @@ impl Engine {
 
     /// Whether the caller may do this with a session, before anything is done.
     pub async fn check_right(&self, scope: &Scope, session: &SessionId, needed: Right) -> Result<()> {
-        let summary = self.store.summary(scope, session).await?;
-        match scope.role_in(&summary.owner, &summary.members) {
-            Some(role) if role.allows(needed) => Ok(()),
-            _ => {
-                let principal = scope.principal.clone();
-                Err(StoreError::Denied { session: session.clone(), principal, needed }.into())
-            }
-        }
+        check_role(scope, &self.store.summary(scope, session).await?, needed)
     }
 
     /// Messages in the session's context.
@@ -276,6 +269,17 @@ impl Engine {
             if !is_full {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Whether the caller may do this with a session that was looked at.
+pub(crate) fn check_role(scope: &Scope, summary: &Summary, needed: Right) -> Result<()> {
+    match scope.role_in(&summary.owner, &summary.members) {
+        Some(role) if role.allows(needed) => Ok(()),
+        _ => {
+            let (session, principal) = (summary.id.clone(), scope.principal.clone());
+            Err(StoreError::Denied { session, principal, needed }.into())
         }
     }
 }

@@ -5,11 +5,6 @@ use std::collections::VecDeque;
 use sapwood_core::Record;
 use sapwood_core::port::store::PAGE_BYTES;
 
-/// What a page holds so far.
-pub(crate) fn bytes_of(records: &[Record]) -> usize {
-    records.iter().map(|record| record.body.len()).sum()
-}
-
 /// A page whose records are met from its end to its beginning. The newest fall out as soon as the older ones fill it, so it
 /// ends up as if it had been read forwards, and never holds much more than that.
 #[derive(Default)]

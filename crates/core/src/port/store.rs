@@ -33,8 +33,12 @@ pub const PAGE_BYTES: usize = 256 << 10;
 
 /// Whether a page of a log, asked for with this limit, ended because it was full: only then can there be more behind it.
 pub fn is_full_page(page: &[Record], limit: usize) -> bool {
-    let bytes: usize = page.iter().map(|record| record.body.len()).sum();
-    page.len() >= limit.min(PAGE_ROWS_MAX) || bytes >= PAGE_BYTES
+    page.len() >= limit.min(PAGE_ROWS_MAX) || bytes_of_page(page) >= PAGE_BYTES
+}
+
+/// What the bodies of a page weigh.
+pub fn bytes_of_page(page: &[Record]) -> usize {
+    page.iter().map(|record| record.body.len()).sum()
 }
 
 #[derive(Debug, thiserror::Error)]

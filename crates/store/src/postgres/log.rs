@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, is_full_page};
+use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
 use sapwood_core::{EntryId, Kind, Record, Seq, TimestampMs, TurnId};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::desk::Desk;
 use crate::decode::RawEntry;
 use crate::pack::unpack;
-use crate::page::{BackwardPage, bytes_of};
+use crate::page::BackwardPage;
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: i32 = 4_096;
@@ -231,8 +231,8 @@ impl<'d> LogRows<'d> {
         let (from, budget) = (int(after.0.max(self.inherited())), PAGE_BYTES as i64);
         let tenant = self.desk.tenant.as_str();
         let rows = self.desk.query(&sql, &[&tenant, &self.pk(), &from, &rest, &budget]).await?;
-        let mut bytes = bytes_of(&records);
-        for row in rows.iter() {
+        let mut bytes = bytes_of_page(&records);
+        for row in &rows {
             if bytes >= PAGE_BYTES {
                 break;
             }

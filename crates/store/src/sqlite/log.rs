@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use rusqlite::{OptionalExtension, Row};
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, is_full_page};
+use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
 use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
@@ -16,7 +16,7 @@ use super::desk::Desk;
 use super::fault::Fault;
 use crate::decode::RawEntry;
 use crate::pack::unpack;
-use crate::page::{BackwardPage, bytes_of};
+use crate::page::BackwardPage;
 
 /// Forks of forks of forks: deeper than this is a mistake.
 const FORKS_MAX: usize = 4_096;
@@ -221,7 +221,7 @@ impl<'d> LogRows<'d> {
         if is_full_page(&records, limit) {
             return Ok(records);
         }
-        let (rest, mut bytes) = (limit - records.len(), bytes_of(&records));
+        let (rest, mut bytes) = (limit - records.len(), bytes_of_page(&records));
         let desk = self.desk;
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
         let mut select = desk.prepare(&sql)?;
