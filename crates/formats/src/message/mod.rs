@@ -15,6 +15,7 @@ mod fields;
 mod parts;
 mod usage;
 
+use memchr::memchr2;
 use sapwood_core::content::{Part, joined_text};
 use sapwood_core::entry::{AssistantMessage, Stop, SystemNote, ToolResult, UserMessage};
 use sapwood_core::port::store::BODY_BYTES_MAX;
@@ -263,21 +264,33 @@ fn part_name(part: &Part) -> &'static str {
 
 /// How deep objects and arrays are nested in this JSON. Looks at brackets only, so it cannot overflow any stack.
 pub(crate) fn nesting(json: &str) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
-    for byte in json.bytes() {
+    let (mut depth, mut deepest, mut rest) = (0usize, 0usize, json.as_bytes());
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
+            b'"' => rest = skip_string(after),
+            b'{' | b'[' => {
                 depth += 1;
                 deepest = deepest.max(depth);
             }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
     deepest
+}
+
+/// What follows a string whose first quote is behind us.
+fn skip_string(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', rest) {
+        // What is escaped ends nothing.
+        let width = if rest[at] == b'"' { 1 } else { 2 };
+        rest = rest.get(at + width..).unwrap_or_default();
+        if width == 1 {
+            return rest;
+        }
+    }
+    &[]
 }
 
 /// Arguments as OpenAI sends them: JSON in a string. What a model got wrong stays as the string it was.

@@ -10,15 +10,22 @@ use super::fault::Fault;
 use super::session::find;
 use crate::rules;
 
+/// A line's number is in so many of the lowest bits of its key; above it is the tenant. Written into the layout: never change it.
+const NUMBER_BITS: u32 = 40;
+const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 /// Which lines are about a session is noted whenever a line's number is a multiple of this. The lines behind it are few
 /// enough to be gone through. Written into the layout: never change it.
-const LINES_PER_NOTE: u64 = 1_024;
+const LINES_PER_NOTE: u64 = 4_096;
 
 /// The end of a tenant's chain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastLine {
     number: u64,
     hash: String,
+}
+
+fn key_of(tenant: i64, number: u64) -> i64 {
+    tenant << NUMBER_BITS | int(number)
 }
 
 pub(super) fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
@@ -31,21 +38,23 @@ pub(super) fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: Times
     let line = AuditLine::chained(number, now, scope.principal.clone(), note, &last.hash);
     let json = serde_json::to_string(&line).expect("an audit line holds strings and numbers only");
     let session = line.session.as_ref().map(SessionId::as_str);
-    desk.prepare("INSERT INTO audit (tenant, number, session, line) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![tenant, int(number), session, json])
+    let key = key_of(tenant, number);
+    desk.prepare("INSERT INTO audit (key, session, line) VALUES (?1, ?2, ?3)")?
+        .execute(params![key, session, json])
         .at(&desk.path)?;
     if number.is_multiple_of(LINES_PER_NOTE) {
-        let sql = "INSERT INTO session_audit SELECT tenant, session, number FROM audit
-                   WHERE tenant = ?1 AND number > ?2 AND session NOT NULL ORDER BY session, number";
-        desk.prepare(sql)?.execute([tenant, int(number - LINES_PER_NOTE)]).at(&desk.path)?;
+        let sql = "INSERT INTO session_audit SELECT session, key FROM audit
+                   WHERE key > ?1 AND key <= ?2 AND session NOT NULL ORDER BY session, key";
+        desk.prepare(sql)?.execute([key - int(LINES_PER_NOTE), key]).at(&desk.path)?;
     }
     desk.hot.keep_line(tenant, LastLine { number, hash: line.hash });
     Ok(())
 }
 
 fn read_last(desk: &Desk, tenant: i64) -> Result<LastLine> {
-    let mut select = desk.prepare("SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1")?;
-    let json: Option<String> = select.query_row([tenant], |row| row.get(0)).optional().at(&desk.path)?;
+    let mut select = desk.prepare(LAST)?;
+    let keys = [key_of(tenant, 0), key_of(tenant + 1, 0)];
+    let json: Option<String> = select.query_row(keys, |row| row.get(0)).optional().at(&desk.path)?;
     let line = json.map(|json| read_line(desk, &json)).transpose()?;
     Ok(line.map_or_else(LastLine::default, |line| LastLine { number: line.number, hash: line.hash }))
 }
@@ -54,14 +63,16 @@ fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
     serde_json::from_str(json).map_err(|error| desk.damaged(format!("an audit line: {error}")))
 }
 
-/// Those that were noted, and those behind.
+/// The last line between two keys.
+pub(super) const LAST: &str = "SELECT line FROM audit WHERE key > ?1 AND key < ?2 ORDER BY key DESC LIMIT 1";
+
+/// Lines between two keys that are about a session: those that were noted, and those behind.
 pub(super) const OF_SESSION: &str = "
-    SELECT line, s.number FROM session_audit s
-    CROSS JOIN audit a ON a.tenant = s.tenant AND a.number = s.number
-    WHERE s.tenant = ?1 AND s.session = ?3 AND s.number > ?2
+    SELECT line, s.key FROM session_audit s CROSS JOIN audit a ON a.key = s.key
+    WHERE s.session = ?3 AND s.key > ?1 AND s.key < ?2
     UNION ALL
-    SELECT line, number FROM audit WHERE tenant = ?1 AND session = ?3
-    AND number > max(?2, (SELECT max(number) FROM audit WHERE tenant = ?1) / 1024 * 1024)
+    SELECT line, key FROM audit
+    WHERE key > max(?1, (SELECT max(key) FROM audit WHERE key < ?2) / 4096 * 4096) AND key < ?2 AND session = ?3
     ORDER BY 2";
 
 /// Lines after a number, oldest first, as far as the caller may see them.
@@ -75,11 +86,12 @@ pub(super) fn read_lines(
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let sql = match session {
         Some(_) => OF_SESSION,
-        None => "SELECT line FROM audit WHERE tenant = ?1 AND number > ?2 AND ?3 IS NULL ORDER BY number",
+        None => "SELECT line FROM audit WHERE key > ?1 AND key < ?2 AND ?3 IS NULL ORDER BY key",
     };
     let mut select = desk.prepare(sql)?;
     let session = session.map(SessionId::as_str);
-    let mut rows = select.query(params![tenant, int(after), session]).at(&desk.path)?;
+    let (after, end) = (key_of(tenant, after.min(NUMBER_MAX)), key_of(tenant + 1, 0));
+    let mut rows = select.query(params![after, end, session]).at(&desk.path)?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next().at(&desk.path)? {
         let line = read_line(desk, &row.get::<_, String>(0).at(&desk.path)?)?;

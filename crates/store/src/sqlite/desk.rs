@@ -251,7 +251,7 @@ pub(super) fn int(number: u64) -> i64 {
 mod tests {
     use rusqlite::StatementStatus;
 
-    use super::super::audit::OF_SESSION;
+    use super::super::audit::{LAST, OF_SESSION};
     use super::super::schema::migrate;
     use super::super::watch::HEAD;
     use super::*;
@@ -268,6 +268,7 @@ mod tests {
         let (_dir, desk) = new_file();
         for sql in [
             HEAD,
+            LAST,
             OF_SESSION,
             "SELECT id, body FROM log WHERE key = ?1",
             "SELECT id, key, body FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3",
@@ -286,7 +287,7 @@ mod tests {
         let (_dir, desk) = new_file();
         for sql in [
             "SELECT id FROM log WHERE key = ?1",
-            "SELECT line FROM audit WHERE tenant = ?1 ORDER BY number DESC LIMIT 1",
+            "SELECT line FROM audit WHERE key > ?1 AND key < ?1 + 9 ORDER BY key DESC LIMIT 1",
             "SELECT summary FROM sessions WHERE tenant = ?1 AND id = 'a'",
         ] {
             let mut select = desk.prepare(sql).unwrap();

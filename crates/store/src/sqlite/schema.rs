@@ -23,8 +23,8 @@ struct Layout {
 }
 
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
@@ -33,6 +33,7 @@ const FOURTH: Script = &[MEMORIES];
 const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
+const EIGHTH: Script = &[AUDIT];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -89,7 +90,22 @@ CREATE TABLE pieces (
 ALTER TABLE blobs ADD COLUMN cut INTEGER;
 ";
 
-/// What has not changed since the first layout.
+/// The audit as a table that grows at its end, where SQLite fills a page before it begins the next one.
+const AUDIT: &str = "
+ALTER TABLE audit RENAME TO audit_7;
+-- The key is the tenant's pk, with the line's number in the lowest 40 bits.
+CREATE TABLE audit (key INTEGER PRIMARY KEY, session TEXT, line TEXT NOT NULL);
+INSERT INTO audit SELECT tenant << 40 | number, session, line FROM audit_7 ORDER BY tenant, number;
+DROP TABLE audit_7;
+DROP TABLE session_audit;
+CREATE TABLE session_audit (session TEXT NOT NULL, key INTEGER NOT NULL, PRIMARY KEY (session, key)) WITHOUT ROWID;
+INSERT INTO session_audit
+  SELECT session, key FROM audit a
+  WHERE session NOT NULL AND key <= (SELECT max(key) FROM audit WHERE key < ((a.key >> 40) + 1) << 40) / 4096 * 4096
+  ORDER BY session, key;
+";
+
+/// What has not changed since the first layout, or is changed by a later part of it.
 const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -410,7 +426,7 @@ mod tests {
     }
 
     const OLD_ROWS: &str = "
-        INSERT INTO tenants (pk, name) VALUES (1, 'local');
+        INSERT INTO tenants (pk, name) VALUES (1, 'local'), (2, 'other');
         INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0), (2, 1, 'b', 0);
         INSERT INTO docs (doc, key) VALUES (1, 1 << 32 | 1), (2, 2 << 32 | 2), (3, 1 << 32 | 3);
         INSERT INTO entries (key, id, at, by, kind, doc, version, packing, body) VALUES
@@ -419,8 +435,9 @@ mod tests {
           (2 << 32 | 2, x'05', 0, 1, 1, 2, 1, 0, 'b2');
         INSERT INTO texts (rowid, text) VALUES (1, 'one'), (2, 'two'), (3, 'three');
         UPDATE counters SET value = 3 WHERE name = 'indexed';
-        WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1500)
-        INSERT INTO audit SELECT 1, n, CASE WHEN n % 2 THEN 'a' END, '{}' FROM numbers;";
+        WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000)
+        INSERT INTO audit SELECT 1, n, CASE WHEN n % 2 THEN 'a' END, n FROM numbers;
+        INSERT INTO audit VALUES (2, 1, 'a', 1);";
 
     #[test]
     fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
@@ -437,8 +454,10 @@ mod tests {
         let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM log ORDER BY key").unwrap();
         let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
         assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
-        assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE number <= 1024"), 512);
-        assert_eq!(count(&conn, "SELECT max(number) FROM session_audit"), 1_023, "the rest is gone through");
+        assert_eq!(count(&conn, "SELECT count(*) FROM audit WHERE key = (key >> 40) << 40 | line"), 5_001);
+        assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE key >> 40 = 1"), 2_048);
+        let last = count(&conn, "SELECT max(key) FROM session_audit");
+        assert_eq!(last, 1 << 40 | 4_095, "the rest is gone through");
     }
 
     #[test]
