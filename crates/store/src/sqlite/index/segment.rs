@@ -41,7 +41,7 @@ pub(in crate::sqlite) struct Builder {
     /// The text that words are being added of, counted from the first.
     number: u64,
     /// All words, one behind the other.
-    letters: String,
+    letters: Vec<u8>,
     words: Vec<Word>,
     /// By their hashes: one more than the word's index. Open addressing, at most half full; nought is an empty place.
     places: Vec<u32>,
@@ -55,7 +55,7 @@ struct Word {
 
 impl Builder {
     pub fn new(first: i64, hash: WordHash) -> Self {
-        let (letters, words) = (String::new(), Vec::new());
+        let (letters, words) = (Vec::new(), Vec::new());
         Self { hash, first, texts: 0, number: 0, letters, words, places: vec![0; WORD_PLACES] }
     }
 
@@ -64,7 +64,7 @@ impl Builder {
         self.number = u64::try_from(number - self.first).unwrap_or(0);
     }
 
-    /// A word that the text holds, and its hash.
+    /// A word that the text holds, and its hash. It may come again.
     pub fn add(&mut self, word: &str, hash: u64) {
         let (word, hash) = match cut(word) {
             kept if kept.len() < word.len() => (kept, self.hash.of(kept)),
@@ -74,7 +74,7 @@ impl Builder {
         let mut place = hash as usize >> 1 & last;
         while let Some(index) = self.places[place].checked_sub(1) {
             let known = &mut self.words[index as usize];
-            if known.hash == hash && self.letters[known.letters.clone()] == *word {
+            if known.hash == hash && self.letters[known.letters.clone()] == *word.as_bytes() {
                 return known.numbers.push(self.number);
             }
             place = (place + 1) & last;
@@ -84,7 +84,7 @@ impl Builder {
 
     fn add_new(&mut self, word: &str, hash: u64, place: usize) {
         let start = self.letters.len();
-        self.letters.push_str(word);
+        self.letters.extend_from_slice(word.as_bytes());
         let mut numbers = Numbers::default();
         numbers.push(self.number);
         self.words.push(Word { hash, letters: start..self.letters.len(), numbers });
@@ -108,7 +108,7 @@ impl Builder {
 
     /// The index of them; `last` is the last number it has seen, with a text or without.
     pub fn finish(self, last: i64) -> Segment {
-        let letters_of = |word: &Word| &self.letters.as_bytes()[word.letters.clone()];
+        let letters_of = |word: &Word| &self.letters[word.letters.clone()];
         let mut sorted: Vec<&Word> = self.words.iter().collect();
         sorted.sort_unstable_by_key(|word| letters_of(word));
         let mut writer = Writer::default();
@@ -239,7 +239,7 @@ struct Numbers {
 
 impl Numbers {
     fn push(&mut self, number: u64) {
-        // A word may stand twice in a text that was not cut by us.
+        // A word may stand twice in a text.
         if number + 1 > self.last {
             put_number(&mut self.bytes, number + 1 - self.last);
             self.last = number + 1;
