@@ -2,9 +2,8 @@
 //! milliseconds, and nobody who appends has to wait for it.
 //!
 //! SQLite begins the log anew only at a moment when all of it is in the file, and a busy writer leaves no such moment: it is
-//! always a little ahead. So the thread folds what came while it was folding, too, and once next to nothing is left the
-//! writer folds that by itself: everybody waits for that sync, and it is as long as what there is to sync. A log that is
-//! written over again is also quicker to sync than one that grows.
+//! always a little ahead. So once most of the log is folded, the writer folds the little that is left by itself. A log that
+//! is written over again is also quicker to sync than one that grows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +18,10 @@ use super::desk::{Desk, Mode};
 use super::fault::Fault;
 use crate::Key;
 
-/// Pages in the log that are worth being folded. A page that is written again and again is folded once.
-const FOLD_PAGES: u32 = 8_000;
+/// Pages in the log that are worth being folded.
+const FOLD_PAGES: u32 = 4_000;
 /// Pages that the writer folds itself after the thread has folded the others.
 const REST_PAGES_MAX: u32 = 1_000;
-/// As long as more than this is left, the thread folds again.
-const REST_PAGES_FEW: u32 = 100;
-/// How often it does.
-const ROUNDS_MAX: u32 = 4;
 /// Pages in the log before the writer folds them all itself: 64 MB.
 const LOG_PAGES_MAX: u32 = 16_000;
 
@@ -38,7 +33,6 @@ pub(super) struct Folder {
 
 #[derive(Default)]
 struct Shared {
-    log_pages: AtomicU32,
     /// How much of the log is known to be in the file.
     folded_pages: AtomicU32,
     /// The thread has folded, and the rest is left to the writer.
@@ -83,7 +77,6 @@ impl Shared {
     /// Runs in each of the writer's commits; says whether the thread has to be woken.
     fn note_commit(&self, wal: &mut Wal, pages: i32) -> bool {
         let pages = u32::try_from(pages).unwrap_or(0);
-        self.log_pages.store(pages, Ordering::Relaxed);
         let mut folded = self.folded_pages.load(Ordering::Relaxed);
         if pages < folded {
             // The log has begun anew.
@@ -107,26 +100,15 @@ impl Shared {
                     desk = Desk::open(&path, Mode::Write, key.as_ref()).ok();
                 }
                 // What cannot be folded now stays in the log, and the writer tries again when that is long.
-                if let Some(desk) = &desk {
-                    self.fold_most(desk);
+                if let Some(pages) = desk.as_ref().and_then(fold) {
+                    self.folded_pages.store(pages, Ordering::Relaxed);
+                    self.finish.store(true, Ordering::SeqCst);
                 }
                 self.due.store(false, Ordering::SeqCst);
             } else {
                 std::thread::park();
             }
         }
-    }
-
-    /// Folds until there is so little left that the writer can see to it.
-    fn fold_most(&self, desk: &Desk) {
-        for _ in 0..ROUNDS_MAX {
-            let Some(folded) = fold(desk) else { return };
-            self.folded_pages.store(folded, Ordering::Relaxed);
-            if self.log_pages.load(Ordering::Relaxed) <= folded + REST_PAGES_FEW {
-                break;
-            }
-        }
-        self.finish.store(true, Ordering::SeqCst);
     }
 }
 
