@@ -26,6 +26,7 @@ const LOGIN: &str = "/v1/login";
 /// Where bodies are streamed to.
 const SESSIONS: &str = "/v1/sessions/";
 const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
+const IMPORT: &str = "/v1/import";
 const TRIGGERS: &str = "/v1/triggers/";
 
 /// The routes, as a connection calls them.
@@ -99,9 +100,8 @@ fn check_host(request: &Request) -> Result<()> {
 fn time_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
     let path = request.uri().path();
-    let is_upload = request.method() == Method::POST
-        && path.starts_with(SESSIONS)
-        && UPLOADS.iter().any(|end| path.ends_with(end));
+    let is_bytes = path.starts_with(SESSIONS) && UPLOADS.iter().any(|end| path.ends_with(end));
+    let is_upload = request.method() == Method::POST && (is_bytes || path == IMPORT);
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 

@@ -44,6 +44,11 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
+    /// There is no room for it now. Nothing went wrong inside, so it is said as it is.
+    pub fn busy(detail: &str, retry_after_s: u64) -> Self {
+        Self { code: "server.busy", detail: detail.to_owned(), retry_after_s: Some(retry_after_s) }
+    }
+
     /// The request has had its time.
     pub fn late(limit: Duration) -> Self {
         Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
@@ -101,7 +106,9 @@ pub fn status_of(code: &str) -> StatusCode {
         "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
         | "workflow.version" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "compact.no_model" | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        | "model.none" | "compact.no_model" | "server.stopping" | "server.busy" => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

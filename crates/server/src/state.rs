@@ -20,13 +20,16 @@ use crate::door::{Caller, Door};
 use crate::meters::Meters;
 use crate::problem::{Problem, Result};
 use crate::rate::{Rate, Rates};
+use crate::room::Room;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
 const READ_NOTED: Duration = Duration::from_secs(600);
 /// Reads that are remembered as noted; over this they are noted anew.
 const READS_NOTED_MAX: usize = 16_384;
-/// Uploads that are taken at a time and held in memory until they are in the store.
-const UPLOADS_MAX: usize = 4;
+/// Documents that are read at a time. They have been sent by then: nobody waits for a client.
+const DOCUMENTS_MAX: usize = 4;
+/// Uploads of the largest size that there is room for at a time, of those that are held.
+const UPLOADS_HELD_MAX: usize = 4;
 /// Uploads that are taken at a time and go into the store as they come, a piece of each in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
 
@@ -81,7 +84,8 @@ pub struct Inner {
     pub door: Door,
     pub meters: Meters,
     pub rates: Rates,
-    pub uploads: Semaphore,
+    pub documents: Semaphore,
+    pub room: Room,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
     /// Requests are numbered from a place of chance, so that those of several servers are told apart.
@@ -107,10 +111,10 @@ impl State {
         Self(Arc::new(Inner {
             rates: Rates::new(settings.rate),
             engine,
-            settings,
             door,
             meters: Meters::default(),
-            uploads: Semaphore::new(UPLOADS_MAX),
+            documents: Semaphore::new(DOCUMENTS_MAX),
+            room: Room::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
@@ -118,6 +122,7 @@ impl State {
             stopping: watch::Sender::new(false),
             reads: Mutex::default(),
             triggers: OnceLock::new(),
+            settings,
         }))
     }
 

@@ -124,8 +124,10 @@ async fn only_an_owner_extends_a_session_by_an_import() {
     let file = export(&house, "ana", "s").await;
     let before = log_of(&house, "ana", "s").await;
     let forged = said(&file, "I, Ana, agree", "user:ana");
-    let refused = import(&house, "cole", "", forged.as_bytes()).await;
-    assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"));
+    for query in ["?dry_run=true", ""] {
+        let refused = import(&house, "cole", query, forged.as_bytes()).await;
+        assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"), "{query}");
+    }
     assert_eq!(log_of(&house, "ana", "s").await, before);
     assert_eq!(import(&house, "operator", "", forged.as_bytes()).await.status, 200);
     assert_eq!(log_of(&house, "ana", "s").await.len(), before.len() + 1);

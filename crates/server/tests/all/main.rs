@@ -11,6 +11,7 @@ mod example;
 mod flows;
 mod fuzz;
 mod house;
+mod imports;
 mod keys;
 mod memory;
 mod parallel;
