@@ -6,6 +6,7 @@ mod artifacts;
 mod console;
 mod entries;
 mod export;
+mod feed;
 mod flows;
 mod found;
 mod grafts;
@@ -51,6 +52,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(sessions::routes())
         .merge(entries::routes())
         .merge(projections::routes())
+        .merge(feed::routes())
         .merge(tree::routes())
         .merge(turns::routes())
         .merge(flows::routes())
