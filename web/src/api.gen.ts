@@ -62,7 +62,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether it can work: its store answers, and it is not about to stop. */
+        /** Whether it can work: its store can be read and written, and it is not about to stop. */
         get: operations["get_readiness"];
         put?: never;
         post?: never;
@@ -759,7 +759,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What an operator watches. */
+        /** What an operator watches. An item that comes again under its id takes the earlier one's place. */
         get: operations["get_feed"];
         put?: never;
         post?: never;

@@ -95,6 +95,21 @@ impl App {
         Ok(self.engine.find_session(&self.scope, given).await?)
     }
 
+    /// A session that is shown: whose it is can find out who saw it.
+    pub async fn session_to_read(&self, given: &str) -> Result<SessionId> {
+        let session = self.session(given).await?;
+        self.note_read(&session).await?;
+        Ok(session)
+    }
+
+    /// A store that cannot be written can still be read.
+    pub async fn note_read(&self, session: &SessionId) -> Result<()> {
+        match self.engine.note_read(&self.scope, session).await {
+            Err(error) if error.code() == "store.read_only" => Ok(()),
+            noted => Ok(noted?),
+        }
+    }
+
     pub fn format(&self) -> Format {
         self.out.format
     }

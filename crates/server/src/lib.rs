@@ -15,6 +15,7 @@ mod meters;
 pub mod oidc;
 mod problem;
 mod rate;
+mod ready;
 mod room;
 mod routes;
 mod sniff;

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use sapwood::core::agent::Agent;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
+use sapwood::core::project::summary::Summary;
 use sapwood::effects::secret::Secret;
 use sapwood::engine::flow::RunningFlow;
+use sapwood::engine::read::READ_NOTED_MS;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
@@ -20,10 +23,11 @@ use crate::door::{Caller, Door};
 use crate::meters::Meters;
 use crate::problem::{Problem, Result};
 use crate::rate::{Rate, Rates};
+use crate::ready::Readiness;
 use crate::room::Room;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
-const READ_NOTED: Duration = Duration::from_secs(600);
+const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
 /// Reads that are remembered as noted; over this they are noted anew.
 const READS_NOTED_MAX: usize = 16_384;
 /// Documents that are read at a time. They have been sent by then: nobody waits for a client.
@@ -86,6 +90,7 @@ pub struct Inner {
     pub rates: Rates,
     pub documents: Semaphore,
     pub room: Room,
+    pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
     /// Requests are numbered from a place of chance, so that those of several servers are told apart.
@@ -114,6 +119,7 @@ impl State {
             door,
             meters: Meters::default(),
             documents: Semaphore::new(DOCUMENTS_MAX),
+            readiness: Readiness::default(),
             room: Room::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
@@ -243,6 +249,19 @@ impl Inner {
             reads.clear();
         }
         reads.insert(key, Instant::now());
+        Ok(())
+    }
+
+    /// The same for sessions that were looked at already. All at once, so that one commit has them.
+    pub async fn note_shown(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
+        let others = shown.iter().filter(|summary| summary.owner != caller.scope.principal);
+        for noted in join_all(others.map(|summary| self.note_read(caller, &summary.id))).await {
+            match noted {
+                // Erased in between: nobody is left to be told.
+                Err(problem) if problem.code == "session.not_found" => {}
+                noted => noted?,
+            }
+        }
         Ok(())
     }
 

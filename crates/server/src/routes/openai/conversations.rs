@@ -69,6 +69,7 @@ async fn get_conversation(
     caller: Caller,
     At(session): At<SessionId>,
 ) -> Result<Json<wire::Conversation>> {
+    state.note_read(&caller, &session).await?;
     show(&state, &caller, &session).await
 }
 
