@@ -14,6 +14,7 @@ mod house;
 mod imports;
 mod keys;
 mod memory;
+mod named;
 mod parallel;
 mod rights;
 mod sessions;
