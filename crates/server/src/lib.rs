@@ -16,6 +16,7 @@ pub mod oidc;
 mod problem;
 mod rate;
 mod ready;
+mod request;
 mod room;
 mod routes;
 mod sniff;

@@ -24,6 +24,7 @@ use crate::meters::Meters;
 use crate::problem::{Problem, Result};
 use crate::rate::{Rate, Rates};
 use crate::ready::Readiness;
+use crate::request::RequestId;
 use crate::room::Room;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
@@ -198,8 +199,8 @@ impl Inner {
         self.triggers.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub fn next_request_id(&self) -> u64 {
-        self.requests.fetch_add(1, Ordering::Relaxed)
+    pub fn next_request_id(&self) -> RequestId {
+        RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Takes one of the requests that the caller may make now. Whoever is at the machine itself is not counted.

@@ -58,6 +58,7 @@ pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: S
         Ok(()) => CloseFrame { code: GOING_AWAY, reason: "".into() },
         Err(Ended::Gone) => return,
         Err(Ended::Problem(problem)) => {
+            problem.log(caller.request);
             let error = json!({ "type": "error", "error": problem.wire() });
             if send(&mut socket, error.to_string()).await.is_err() {
                 return;
@@ -186,7 +187,10 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
             done["id"] = id.unwrap_or_default();
             done
         }
-        Err(problem) => json!({ "type": "error", "id": id, "error": problem.wire() }),
+        Err(problem) => {
+            problem.log(caller.request);
+            json!({ "type": "error", "id": id, "error": problem.wire() })
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use sapwood::core::Record;
 use sapwood::core::project::feed::{Feed, FeedItem};
-use sapwood::{Scope, Seq, SessionId};
+use sapwood::{Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -42,7 +42,7 @@ async fn get_feed(
 ) -> Result<Response> {
     state.note_read(&caller, &session).await?;
     let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
-    let mut document = Document::new(&state, caller.scope, session, end);
+    let mut document = Document::new(&state, caller, session, end);
     // What is wrong with the beginning can still be said.
     let first = document.next().await?.unwrap_or_default();
     let body = match document.stage {
@@ -57,7 +57,7 @@ async fn get_feed(
 /// A feed that is being written.
 struct Document {
     state: State,
-    scope: Scope,
+    caller: Caller,
     session: SessionId,
     after: Seq,
     /// Where the log ended when it was asked for.
@@ -78,10 +78,10 @@ enum Stage {
 }
 
 impl Document {
-    fn new(state: &State, scope: Scope, session: SessionId, end: Seq) -> Self {
+    fn new(state: &State, caller: Caller, session: SessionId, end: Seq) -> Self {
         Self {
             state: state.clone(),
-            scope,
+            caller,
             session,
             after: Seq::ZERO,
             end,
@@ -114,7 +114,8 @@ impl Document {
             let limit = PAGE_RECORDS.min(self.end.0.saturating_sub(self.after.0) as usize);
             if limit > 0 {
                 let store = self.state.engine.store();
-                self.records = store.read_after(&self.scope, &self.session, self.after, limit).await?.into();
+                self.records =
+                    store.read_after(&self.caller.scope, &self.session, self.after, limit).await?.into();
             }
         }
         Ok(self.records.pop_front())
@@ -160,7 +161,10 @@ fn stream_of(document: Document) -> impl futures_core::Stream<Item = std::io::Re
         match document.next().await {
             Ok(Some(piece)) => Some((Ok(piece), Some(document))),
             Ok(None) => None,
-            Err(problem) => Some((Err(std::io::Error::other(problem.code)), None)),
+            Err(problem) => {
+                problem.log(document.caller.request);
+                Some((Err(std::io::Error::other(problem.code)), None))
+            }
         }
     })
 }

@@ -112,11 +112,10 @@ async fn a_file_that_broke_off_goes_on_where_it_was() {
         taken = import(&house, "bob", "?name=f", &lines.concat()).await;
     }
     let taken = taken.json();
-    let (added, skipped) = (&taken["items"][0]["added"], &taken["items"][0]["skipped"]);
-    assert_eq!(added.as_u64().unwrap() + skipped.as_u64().unwrap(), 300, "{taken}");
+    assert!(taken["items"][0]["skipped"].as_u64().unwrap() > 0, "{taken}");
     let listed = house.get("bob", "/v1/sessions").await.json();
     assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed}");
-    assert_eq!(listed["items"][0]["head"]["seq"], 300, "{listed}");
+    assert_eq!(listed["items"][0]["messages"], 300, "{listed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,7 +33,7 @@ pub enum Made {
 pub struct Place {
     pub session: SessionId,
     pub expected_leaf: Option<Seq>,
-    pub made: Made,
+    made: Made,
     /// Where to go instead if somebody else was quicker.
     fork_at: Option<Seq>,
 }
@@ -85,8 +85,23 @@ impl Place {
         Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
     }
 
+    /// A session that was made for a response of which nothing came goes again.
+    pub async fn keep_if<T>(&self, state: &State, caller: &Caller, done: Result<T>) -> Result<T> {
+        if done.is_err() && self.made == Made::Now {
+            erase_made(state, &caller.scope, &self.session).await;
+        }
+        done
+    }
+
     pub fn can_fork(&self) -> bool {
         self.fork_at.is_some()
+    }
+}
+
+/// Takes back a session that was made for what then failed. What it failed with is what has to be told.
+pub async fn erase_made(state: &State, scope: &Scope, session: &SessionId) {
+    if let Err(error) = state.engine.erase(scope, session).await {
+        tracing::warn!(%session, %error, "a session that was made for nothing could not be erased");
     }
 }
 
