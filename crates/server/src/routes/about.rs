@@ -13,7 +13,7 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 
 static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| document().to_pretty_json().unwrap_or_else(|error| error.to_string()));
+    LazyLock::new(|| serde_json::to_string_pretty(&document()).unwrap_or_else(|error| error.to_string()));
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::wire::{Answer, exchange, request};
 use crate::world::world;
 
-pub static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::to_value(document()).unwrap());
+pub static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
 
 pub struct House {
     pub addr: SocketAddr,

@@ -4,6 +4,7 @@
 
 mod abuse;
 mod audit;
+mod bounds;
 mod console;
 mod document;
 mod door;

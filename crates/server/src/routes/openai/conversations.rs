@@ -99,10 +99,8 @@ async fn update_conversation(
     At(session): At<SessionId>,
     Body(patch): Body<wire::ConversationPatch>,
 ) -> Result<Json<wire::Conversation>> {
-    // What does not say what it should be replaced by replaces nothing.
-    let metadata = patch.metadata.ok_or_else(|| Problem::invalid("metadata is missing"))?;
-    check_metadata(&metadata)?;
-    let bodies = vec![metadata_info(&metadata).into()];
+    check_metadata(&patch.metadata)?;
+    let bodies = vec![metadata_info(&patch.metadata).into()];
     let options = InjectOptions { audited: Some("metadata"), ..InjectOptions::default() };
     state.engine.inject(&caller.scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await
