@@ -212,7 +212,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
     }
 }
 
-fn short(text: &str) -> Problem {
+/// What is wrong, with no more of somebody's mistake than is worth saying back.
+pub fn short(text: &str) -> Problem {
     Problem::invalid(text.chars().take(ECHO_CHARS_MAX).collect::<String>())
 }
 

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use sapwood::core::Entry;
 use sapwood::core::entry::Stance;
+use sapwood::core::{Entry, Right};
 use sapwood::engine::turn::StartOptions;
 use sapwood::engine::write::ForkAt;
 use sapwood::formats::responses::ResponseId;
@@ -46,7 +46,8 @@ impl Place {
             }
             (Some(conversation), None) => {
                 let session: SessionId = conversation.id().parse()?;
-                state.engine.summary(&caller.scope, &session).await?;
+                // Whoever may not write here leaves no bytes behind either.
+                state.engine.check_right(&caller.scope, &session, Right::Write).await?;
                 Ok(Self { session, expected_leaf: None, made: Made::Before, fork_at: None })
             }
             (None, Some(previous)) => Self::behind(state, caller, previous, new.store.unwrap_or(true)).await,

@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 
 use super::check_metadata;
 use super::follow::{Telling, answer_whole, look};
-use super::items::{embed_all, list_of, page_of, store_blobs};
+use super::items::{embed_page, page_of, store_blobs};
 use super::place::{AGENT, Passing, Place, find_response};
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
@@ -342,5 +342,5 @@ async fn list_input_items(
     let mut items = Items::default();
     entries.iter().filter(|entry| output_of(entry).is_none()).for_each(|entry| items.apply(entry));
     let (page, has_more): (Vec<Item>, bool) = page_of(items.list, &query)?;
-    Ok(Json(list_of(embed_all(&state, &caller, page).await?, has_more)))
+    Ok(Json(embed_page(&state, &caller, page, has_more).await?))
 }
