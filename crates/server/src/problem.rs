@@ -65,6 +65,11 @@ impl Problem {
         self
     }
 
+    /// The same without what is for the log.
+    pub fn told(self) -> Self {
+        Self { inside: None, ..self }
+    }
+
     pub fn status(&self) -> StatusCode {
         status_of(self.code)
     }

@@ -30,7 +30,8 @@ impl Readiness {
         }
         let late = |_| Err(Problem::new("store.busy", "the store does not answer"));
         let answer = tokio::time::timeout(LOOK_TIME_MAX, look(engine)).await.unwrap_or_else(late);
-        *latest = Some((Instant::now(), answer.clone()));
+        // The log has it once, however often it is asked for.
+        *latest = Some((Instant::now(), answer.clone().map_err(Problem::told)));
         answer
     }
 }
