@@ -62,7 +62,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether it can work: its store answers, and it is not about to stop. */
+        /** Whether it can work: its store can be read and written, and it is not about to stop. */
         get: operations["get_readiness"];
         put?: never;
         post?: never;
@@ -759,7 +759,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What an operator watches. */
+        /** What an operator watches. An item that comes again under its id takes the earlier one's place. */
         get: operations["get_feed"];
         put?: never;
         post?: never;
@@ -1274,7 +1274,7 @@ export interface components {
         };
         Archive: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description How many messages it stands in for.
              */
             archived?: number | null;
@@ -1282,13 +1282,13 @@ export interface components {
             at: number;
             id: string;
             on_path: boolean;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             strategy: string;
             summary?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens_after?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens_before?: number | null;
             trigger: string;
         };
@@ -1300,12 +1300,12 @@ export interface components {
             at: number;
             content: components["schemas"]["Blob"];
             name: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             /** @description `artifact` or `input`. */
             usage: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description How often this name was put.
              */
             version: number;
@@ -1316,7 +1316,7 @@ export interface components {
         Audit: {
             items: components["schemas"]["AuditLine"][];
             /**
-             * Format: int64
+             * Format: uint64
              * @description The number to go on after; none if this was the end.
              */
             next?: number | null;
@@ -1329,14 +1329,14 @@ export interface components {
             detail?: string | null;
             /** @description Covers the line and the hash before it. */
             hash: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             number: number;
             session?: string | null;
         };
         Blob: {
             /** @description The BLAKE3 hash of the bytes, which is also their `ETag`. */
             blob: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes: number;
             mime: string;
             name?: string | null;
@@ -1349,31 +1349,31 @@ export interface components {
         /** @description As `sapwood compact` takes them. */
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
-            compact_strategy?: string | null;
-            hard_limit_strategy?: string | null;
-            /** Format: int64 */
-            hard_limit_tokens?: number | null;
-            instructions?: string | null;
-            /** Format: int32 */
-            keep_first?: number | null;
-            /** Format: int32 */
-            keep_last?: number | null;
-            /** Format: int64 */
-            keep_recent_tokens?: number | null;
-            /** Format: int64 */
-            token_threshold?: number | null;
-            /** Format: int32 */
-            tool_output_max_chars?: number | null;
+            compact_strategy?: string;
+            hard_limit_strategy?: string;
+            /** Format: uint64 */
+            hard_limit_tokens?: number;
+            instructions?: string;
+            /** Format: uint32 */
+            keep_first?: number;
+            /** Format: uint32 */
+            keep_last?: number;
+            /** Format: uint64 */
+            keep_recent_tokens?: number;
+            /** Format: uint64 */
+            token_threshold?: number;
+            /** Format: uint32 */
+            tool_output_max_chars?: number;
         };
         Compacted: {
-            /** Format: int64 */
+            /** Format: uint64 */
             archived: number;
             entry?: components["schemas"]["EntryKey"] | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             kept: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens_after: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens_before: number;
         };
         Context: {
@@ -1382,12 +1382,12 @@ export interface components {
             skills: string[];
             system?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the system prompt takes; with `count`.
              */
             system_tokens?: number | null;
             thinking: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens: number;
         };
         /** @description A session, as OpenAI's clients see one. */
@@ -1408,9 +1408,10 @@ export interface components {
             id: string;
         };
         ConversationPatch: {
-            metadata?: {
+            /** @description What does not say what it should be replaced by replaces nothing. */
+            metadata: {
                 [key: string]: string;
-            } | null;
+            };
         };
         Created: {
             id: string;
@@ -1427,14 +1428,14 @@ export interface components {
             answered: string;
             artifacts: string[];
             asked?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             number: number;
             tools: string[];
         };
         Entries: {
             items: components["schemas"]["Entry"][];
             /**
-             * Format: int32
+             * Format: uint32
              * @description The seq to go on after; none if this was the end.
              */
             next?: number | null;
@@ -1447,15 +1448,15 @@ export interface components {
             by: string;
             id: string;
             kind: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             parent?: number | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             turn?: string | null;
         };
         EntryKey: {
             id: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
         };
         /** @description A seq, an id, a unique prefix of one, or a label. */
@@ -1476,7 +1477,7 @@ export interface components {
         };
         Fired: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description The firing's seq in the trigger's log.
              */
             firing: number;
@@ -1497,7 +1498,7 @@ export interface components {
         };
         FlowNode: {
             agent?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             attempt: number;
             code?: string | null;
             id: string;
@@ -1511,12 +1512,12 @@ export interface components {
             status: string;
             /** @description `input`, `agent` or `output`. */
             type: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             visits: number;
             why?: string | null;
         };
         FlowResult: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes: number;
             from: string;
             name: string;
@@ -1526,12 +1527,12 @@ export interface components {
         FlowRow: {
             /** Format: int64 */
             created_at: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             done: number;
             flow: string;
             name: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Nodes that roles work on, and how many of them are over.
              */
             nodes: number;
@@ -1569,13 +1570,17 @@ export interface components {
             items: components["schemas"]["FlowRow"][];
             next?: string | null;
         };
+        /** @description A flow as YAML, or as the object that the YAML would be. */
+        FlowText: string | {
+            [key: string]: unknown;
+        };
         Fork: {
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
             /** @default null */
             id: string | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Share the first so many messages; not together with `at`.
              * @default null
              */
@@ -1587,13 +1592,13 @@ export interface components {
             /** Format: int64 */
             at: number;
             by: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             first?: number | null;
             id: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             last?: number | null;
             name?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             source: string;
             /** @description `readable` or `withheld`. */
@@ -1609,9 +1614,9 @@ export interface components {
             text: string;
         };
         GraftRounds: {
-            /** Format: int32 */
+            /** Format: uint32 */
             first: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             last: number;
         };
         Grafts: {
@@ -1619,12 +1624,12 @@ export interface components {
         };
         Head: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description The entry the next one hangs from.
              */
             leaf?: number | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description The log's last entry.
              */
             seq: number;
@@ -1634,7 +1639,7 @@ export interface components {
             at: number;
             id: string;
             kind: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             session: string;
             snippet: string;
@@ -1648,20 +1653,20 @@ export interface components {
         IfRunning: "refuse" | "queue";
         ImportProblem: {
             code: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             line?: number | null;
             message: string;
         };
         /** @description What became of a session of a file. */
         Imported: {
-            /** Format: int64 */
+            /** Format: uint64 */
             added: number;
             format?: string | null;
             problems: components["schemas"]["ImportProblem"][];
             /** @description None if nothing in the file says. */
             session?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Records that were there already.
              */
             skipped: number;
@@ -1701,7 +1706,7 @@ export interface components {
         };
         Learning: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description How many entries were looked at.
              */
             entries: number;
@@ -1721,9 +1726,9 @@ export interface components {
             /** Format: float */
             confidence?: number | null;
             result?: unknown;
-            /** Format: int32 */
+            /** Format: uint32 */
             round: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             trace_id?: string | null;
             turn?: string | null;
@@ -1771,7 +1776,7 @@ export interface components {
             score?: number | null;
             sources: components["schemas"]["MemorySource"][];
             /**
-             * Format: int32
+             * Format: uint32
              * @description How many entries support it.
              */
             strength: number;
@@ -1779,7 +1784,7 @@ export interface components {
             text: string;
             /** Format: int64 */
             updated_at: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             version: number;
         };
         MemoryPatch: {
@@ -1789,7 +1794,7 @@ export interface components {
              */
             everybody: boolean | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Fails with a conflict unless it has this version.
              * @default null
              */
@@ -1810,11 +1815,11 @@ export interface components {
             is_error?: boolean | null;
             parts: unknown[];
             role: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq?: number | null;
             text: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What it takes by the model's own tokenizer; with `count`.
              */
             tokens?: number | null;
@@ -1846,7 +1851,7 @@ export interface components {
             /** @description Where the roles work: only for whoever operates the server. */
             cwd?: string | null;
             /** @description The workflow document: its YAML as a string, or the same as an object. */
-            flow: unknown;
+            flow: components["schemas"]["FlowText"];
             /** @description The run's id; made up if none. */
             id?: string | null;
             /** @description Whether roles look back after the forward pass. */
@@ -1882,15 +1887,18 @@ export interface components {
             background: boolean | null;
             /** @default null */
             conversation: components["schemas"]["ConversationName"] | null;
-            /** @description Words, or an array of items. */
-            input?: unknown;
+            /**
+             * @description Words, or an array of items.
+             * @default null
+             */
+            input: components["schemas"]["Said"];
             /**
              * @description In the place of the system prompt, for this response only.
              * @default null
              */
             instructions: string | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @default null
              */
             max_output_tokens: number | null;
@@ -1993,7 +2001,7 @@ export interface components {
             /** @description What becomes of the words if a turn is running. */
             if_running?: components["schemas"]["IfRunning"];
             /** @description Words, or an array of parts. */
-            input: unknown;
+            input: components["schemas"]["Said"];
             /** @description Answer with the turn's events instead of its id. */
             stream?: boolean;
         };
@@ -2005,9 +2013,9 @@ export interface components {
             kind: string;
             label?: string | null;
             on_path: boolean;
-            /** Format: int32 */
+            /** Format: uint32 */
             parent?: number | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             text: string;
         };
@@ -2023,18 +2031,18 @@ export interface components {
         };
         /** @description How full the context is for the model that would answer next. */
         Pressure: {
-            /** Format: int64 */
+            /** Format: uint64 */
             budget_tokens?: number | null;
             /** @description `green`, `yellow`, `orange` or `red`; none where the model's window is not known. */
             level?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             used_tokens?: number | null;
         };
         /** @description What went wrong (RFC 9457), with a stable code. */
         Problem: {
             code: string;
             detail: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             status: number;
             title: string;
             type: string;
@@ -2056,9 +2064,13 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** @description What a client says: words, or an array of parts or items. */
+        Said: string | {
+            [key: string]: unknown;
+        }[];
         Session: {
             agent?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             compactions: number;
             /** Format: int64 */
             created_at: number;
@@ -2066,7 +2078,7 @@ export interface components {
             head: components["schemas"]["Head"];
             id: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Entries it shares with the session it was forked from.
              */
             inherited: number;
@@ -2075,7 +2087,7 @@ export interface components {
                 [key: string]: string;
             };
             /**
-             * Format: int32
+             * Format: uint32
              * @description Messages on the path to the leaf.
              */
             messages: number;
@@ -2091,11 +2103,11 @@ export interface components {
             };
             state: string;
             title?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             turns: number;
             /** Format: int64 */
             updated_at: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             version: number;
         };
         SessionPatch: {
@@ -2138,7 +2150,7 @@ export interface components {
         };
         Steer: {
             /** @description Words, or an array of parts. */
-            input: unknown;
+            input: components["schemas"]["Said"];
         };
         /** @description One event of a stream; `data` is JSON as a text. */
         StreamEvent: {
@@ -2153,30 +2165,30 @@ export interface components {
         TimelinePoint: {
             /** Format: int64 */
             at: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             cost_nano_usd?: number | null;
             model?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             seq: number;
             strategy?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the context took then; none if nobody counted.
              */
             tokens?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             tokens_before?: number | null;
             trigger?: string | null;
             /** @description `answer` or `compaction`. */
             what: string;
         };
         Total: {
-            /** Format: int64 */
+            /** Format: uint64 */
             calls: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             cost_nano_usd: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Calls whose price is not known: they are not in the cost, and are not free.
              */
             unpriced_calls: number;
@@ -2184,7 +2196,7 @@ export interface components {
             [key: string]: unknown;
         };
         Tree: {
-            /** Format: int32 */
+            /** Format: uint32 */
             leaf?: number | null;
             nodes: components["schemas"]["Node"][];
             roots: number[];
@@ -2200,10 +2212,10 @@ export interface components {
              * @description When the calendar fires next, in milliseconds.
              */
             next_at?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             running: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Firings that were not sent yet.
              */
             waiting: number;
@@ -2212,12 +2224,12 @@ export interface components {
             items: components["schemas"]["Trigger"][];
         };
         Trim: {
-            /** Format: int32 */
+            /** Format: uint32 */
             keep_last: number;
         };
         Trimmed: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description Messages in the context now.
              */
             kept: number;
@@ -2506,7 +2518,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["NewConversation"] | null;
+                "application/json": components["schemas"]["NewConversation"];
             };
         };
         responses: {
@@ -3453,7 +3465,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["NewSession"] | null;
+                "application/json": components["schemas"]["NewSession"];
             };
         };
         responses: {
@@ -3932,7 +3944,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Compact"] | null;
+                "application/json": components["schemas"]["Compact"];
             };
         };
         responses: {
@@ -4062,7 +4074,7 @@ export interface operations {
             };
             header?: {
                 /** @description The same key gives the first answer again */
-                "Idempotency-Key"?: string | null;
+                "Idempotency-Key"?: string;
             };
             path: {
                 session: string;
@@ -4102,7 +4114,7 @@ export interface operations {
             };
             header?: {
                 /** @description The seq of the last event that was seen */
-                "Last-Event-ID"?: string | null;
+                "Last-Event-ID"?: string;
             };
             path: {
                 session: string;
@@ -4205,7 +4217,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Fork"] | null;
+                "application/json": components["schemas"]["Fork"];
             };
         };
         responses: {
@@ -4993,7 +5005,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Uncompact"] | null;
+                "application/json": components["schemas"]["Uncompact"];
             };
         };
         responses: {

@@ -18,6 +18,7 @@ mod hooks;
 mod key;
 mod keychain;
 mod lines;
+mod log;
 mod moment;
 mod render;
 mod telemetry;

@@ -17,6 +17,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
+use crate::log::Log;
 use crate::render::{Format, note};
 
 /// Longest a command waits at its end for the last spans to be taken.
@@ -37,16 +38,23 @@ impl Drop for Telemetry {
     }
 }
 
-/// Begins to export spans, if the environment says where to.
-pub fn start(format: Format) -> Option<Telemetry> {
-    let endpoint = find_endpoint(variable)?;
-    match install(endpoint) {
-        Ok(telemetry) => Some(telemetry),
-        Err(error) => {
+/// Begins to export spans, if the environment says where to, and to write a log, if there is to be one.
+pub fn start(format: Format, log: Option<Log>) -> Option<Telemetry> {
+    let provider = match find_endpoint(variable).map(make_provider) {
+        Some(Ok(provider)) => Some(provider),
+        Some(Err(error)) => {
             note(format, &format!("no traces are sent: {error}"));
             None
         }
+        None => None,
+    };
+    if provider.is_none() && log.is_none() {
+        return None;
     }
+    if let Err(error) = install(provider.as_ref(), log) {
+        note(format, &format!("neither traces nor a log are written: {error}"));
+    }
+    provider.map(Telemetry)
 }
 
 /// The id of the trace that a span is exported in.
@@ -66,20 +74,23 @@ fn find_endpoint(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     ENDPOINTS.iter().find_map(|name| variable(name)).filter(|_| !is_disabled)
 }
 
-fn install(endpoint: String) -> anyhow::Result<Telemetry> {
-    let provider = SdkTracerProvider::builder()
-        .with_resource(resource())
-        .with_batch_exporter(make_exporter(endpoint)?)
-        .build();
-    let layer = tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer(SERVICE))
-        .with_location(false)
-        .with_threads(false)
-        .with_target(false)
-        .with_tracked_inactivity(false)
-        .with_filter(Targets::new().with_target(SPAN_TARGET, LevelFilter::INFO));
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
-    Ok(Telemetry(provider))
+fn make_provider(endpoint: String) -> anyhow::Result<SdkTracerProvider> {
+    let builder = SdkTracerProvider::builder().with_resource(resource());
+    Ok(builder.with_batch_exporter(make_exporter(endpoint)?).build())
+}
+
+fn install(provider: Option<&SdkTracerProvider>, log: Option<Log>) -> anyhow::Result<()> {
+    let spans = provider.map(|provider| {
+        tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer(SERVICE))
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(Targets::new().with_target(SPAN_TARGET, LevelFilter::INFO))
+    });
+    let subscriber = tracing_subscriber::registry().with(spans).with(log.map(Log::layer));
+    Ok(tracing::subscriber::set_global_default(subscriber)?)
 }
 
 /// Endpoint, headers and protocol come from the environment, by the rules of OpenTelemetry.

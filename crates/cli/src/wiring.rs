@@ -15,6 +15,7 @@ use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
 use crate::hooks;
 use crate::key;
+use crate::log::Log;
 use crate::render::{Format, Out};
 use crate::telemetry::{self, Telemetry};
 use crate::world;
@@ -27,6 +28,8 @@ pub struct App {
     pub place: Place,
     /// The models, once they are needed: see [`App::open_world`].
     pub model: Option<Arc<dyn Model>>,
+    /// What a server says of itself; other commands end with what they have to say.
+    pub log: Option<Log>,
     /// Kept until the command ends, which is when the last spans leave.
     telemetry: Option<Telemetry>,
 }
@@ -59,7 +62,15 @@ impl App {
         let engine = hooks::install(engine, &place.config, &scope)?;
         let engine = engine.with_skills(Arc::new(place.skills()));
         let engine = engine.with_memory_care(world::memory_care(&place)?);
-        Ok(Self { engine, scope, out: Out::new(global.format()), place, model: None, telemetry: None })
+        Ok(Self {
+            engine,
+            scope,
+            out: Out::new(global.format()),
+            place,
+            model: None,
+            log: None,
+            telemetry: None,
+        })
     }
 
     /// Models and tools, for the commands that run turns. The others start quicker without.
@@ -71,7 +82,7 @@ impl App {
         self.model = Some(world.model.clone());
         let thresholds = self.place.config.pressure.unwrap_or_default();
         self.engine = self.engine.clone().with_thresholds(thresholds).with_world(world);
-        self.telemetry = telemetry::start(self.format());
+        self.telemetry = telemetry::start(self.format(), self.log.take());
         if self.telemetry.is_some() {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
         }
@@ -93,6 +104,21 @@ impl App {
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
         Ok(self.engine.find_session(&self.scope, given).await?)
+    }
+
+    /// A session that is shown: whose it is can find out who saw it.
+    pub async fn session_to_read(&self, given: &str) -> Result<SessionId> {
+        let session = self.session(given).await?;
+        self.note_read(&session).await?;
+        Ok(session)
+    }
+
+    /// A store that cannot be written can still be read.
+    pub async fn note_read(&self, session: &SessionId) -> Result<()> {
+        match self.engine.note_read(&self.scope, session).await {
+            Err(error) if error.code() == "store.read_only" => Ok(()),
+            noted => Ok(noted?),
+        }
     }
 
     pub fn format(&self) -> Format {

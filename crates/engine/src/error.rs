@@ -43,6 +43,8 @@ pub enum EngineError {
     TurnOpen { session: SessionId, turn: TurnId },
     #[error("no turn is open in session {session}")]
     NoTurn { session: SessionId },
+    #[error("turn {turn} of session {session} has ended")]
+    TurnEnded { session: SessionId, turn: TurnId },
     #[error("session {session} has had its {limit} turns")]
     TurnLimit { session: SessionId, limit: u32 },
     #[error("session {session} has spent its budget of ${cap_usd}")]
@@ -99,6 +101,7 @@ impl EngineError {
             EngineError::TurnRunning { .. } => "turn.running",
             EngineError::TurnOpen { .. } => "turn.interrupted",
             EngineError::NoTurn { .. } => "turn.none",
+            EngineError::TurnEnded { .. } => "turn.ended",
             EngineError::TurnLimit { .. } => "turn_limit",
             EngineError::OverBudget { .. } => "budget_exceeded",
             EngineError::NoApproval { .. } => "approval.not_found",

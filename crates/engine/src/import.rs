@@ -233,6 +233,8 @@ enum Target {
     Import(Box<Import>),
     Counted {
         is_known: bool,
+        /// A session that is there, until it is certain that the caller may extend it.
+        unproven: Option<SessionId>,
     },
     /// The store has something else under this name.
     Refused,
@@ -287,7 +289,7 @@ impl Intake {
         Ok(match self.target {
             Target::Import(import) => Taken { added: import.finish().await?, skipped, is_in: true },
             Target::Ready { is_known, .. } => Taken { added: 0, skipped, is_in: is_known },
-            Target::Counted { is_known } => Taken { added, skipped, is_in: is_known || added > 0 },
+            Target::Counted { is_known, .. } => Taken { added, skipped, is_in: is_known || added > 0 },
             Target::Refused | Target::Unknown => Taken { added: 0, skipped: 0, is_in: false },
         })
     }
@@ -308,7 +310,7 @@ impl Intake {
             }
         };
         Ok(match self.mode {
-            Mode::DryRun => Target::Counted { is_known },
+            Mode::DryRun => Target::Counted { is_known, unproven: is_known.then_some(new.id) },
             Mode::Write => Target::Ready { new: Box::new(new), is_known },
         })
     }
@@ -333,6 +335,17 @@ impl Intake {
         }
     }
 
+    /// What would be refused is refused in a dry run, too.
+    async fn prove(&mut self) -> Result<()> {
+        if let Target::Counted { unproven, .. } = &mut self.target
+            && !self.drafts.is_empty()
+            && let Some(session) = unproven.take()
+        {
+            self.engine.check_right(&self.scope, &session, Right::Own).await?;
+        }
+        Ok(())
+    }
+
     async fn write(&mut self, blobs: Vec<Vec<u8>>) -> Result<()> {
         if let Target::Ready { new, .. } = &self.target
             && !self.drafts.is_empty()
@@ -340,6 +353,7 @@ impl Intake {
             let (import, _) = self.engine.begin_import(&self.scope, (**new).clone()).await?;
             self.target = Target::Import(Box::new(import));
         }
+        self.prove().await?;
         let Target::Import(import) = &mut self.target else {
             self.drafts.clear();
             return Ok(());

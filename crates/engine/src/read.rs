@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sapwood_core::entry::{Body, Compaction, Entry, SessionState};
 use sapwood_core::port::store::{
-    AuditLine, Hit, ListFilter, Page, SearchQuery, StoreError, Until, is_full_page,
+    AuditAction, AuditLine, AuditNote, Hit, ListFilter, Page, SearchQuery, StoreError, Until, is_full_page,
 };
 use sapwood_core::project::artifacts::Artifacts;
 use sapwood_core::project::context::Context;
@@ -14,7 +14,7 @@ use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::timeline::{Point, Timeline};
 use sapwood_core::project::usage::{Spend, Total};
-use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{EntryId, Kind, Principal, Right, Scope, Seq, SessionId, TimestampMs};
 use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
@@ -25,6 +25,12 @@ const PAGE_RECORDS: usize = 1_000;
 const ANCESTRY_MAX: usize = 1_000;
 /// Pages of a list that are looked through for its first sessions: a million sessions and more.
 const PAGES_LOOKED_MAX: usize = 1_000;
+
+/// How long one line in the audit stands for what the same person reads of the same session.
+pub const READ_NOTED_MS: i64 = 600_000;
+/// Lines of a session's audit that are looked through for that, and how many at a time.
+const LINES_LOOKED_MAX: usize = 10_000;
+const PAGE_LINES: usize = 1_000;
 
 /// Where a session stands among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -138,6 +144,38 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
         Ok(self.store.read_audit(scope, session, after, limit).await?)
+    }
+
+    /// Writes down that somebody reads a session that is not their own, unless a line of theirs still stands for it. For
+    /// processes that end soon: it looks in the audit itself.
+    pub async fn note_read(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        if self.summary(scope, session).await?.owner == scope.principal {
+            return Ok(());
+        }
+        if self.was_noted(scope, session).await? {
+            return Ok(());
+        }
+        let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
+        self.write_audit(scope, note).await
+    }
+
+    async fn was_noted(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
+        // Who may read a session may not always read its audit.
+        let eyes = Scope::operator(scope.tenant.clone(), Principal::System);
+        let since = TimestampMs(self.clock.now().0 - READ_NOTED_MS);
+        let (mut after, mut looked) = (0, 0);
+        while looked < LINES_LOOKED_MAX {
+            let lines = self.audit(&eyes, Some(session), after, PAGE_LINES).await?;
+            let is_note = |line: &AuditLine| {
+                line.action == AuditAction::Read && line.by == scope.principal && line.at > since
+            };
+            if lines.iter().any(is_note) {
+                return Ok(true);
+            }
+            let Some(last) = lines.last().filter(|_| lines.len() == PAGE_LINES) else { break };
+            (after, looked) = (last.number, looked + lines.len());
+        }
+        Ok(false)
     }
 
     pub async fn tree(&self, scope: &Scope, session: &SessionId) -> Result<Outline> {

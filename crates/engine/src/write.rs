@@ -21,7 +21,7 @@ use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
 /// How often a verb looks again before it gives up.
-const TRIES_MAX: u32 = 64;
+pub(crate) const TRIES_MAX: u32 = 64;
 /// Longest title or label, in characters.
 pub const TITLE_CHARS_MAX: usize = 400;
 

@@ -22,6 +22,7 @@ use sapwood::{Scope, SystemClock};
 use crate::cookie;
 use crate::oidc::Oidc;
 use crate::problem::{Problem, Result};
+use crate::request::RequestId;
 
 /// What every key begins with, so that people and scanners know one when they see it.
 pub const KEY_PREFIX: &str = "sapwood_";
@@ -44,6 +45,8 @@ pub fn new_key() -> Option<(String, String)> {
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub scope: Scope,
+    /// The request that was proven.
+    pub request: RequestId,
     proof: Proof,
 }
 
@@ -57,6 +60,15 @@ enum Proof {
 }
 
 impl Caller {
+    fn new(scope: Scope, proof: Proof) -> Self {
+        Self { scope, request: RequestId::default(), proof }
+    }
+
+    /// The same, for the log.
+    pub fn asking(self, request: RequestId) -> Self {
+        Self { request, ..self }
+    }
+
     pub fn is_local(&self) -> bool {
         matches!(self.proof, Proof::Local)
     }
@@ -158,7 +170,7 @@ impl Door {
         match &self.oidc {
             Some(oidc) => {
                 let (scope, expires_at) = oidc.verify(credential).await?;
-                Ok(Caller { scope, proof: Proof::Token(expires_at) })
+                Ok(Caller::new(scope, Proof::Token(expires_at)))
             }
             None => Err(refused()),
         }
@@ -167,7 +179,7 @@ impl Door {
     async fn find_key(&self, credential: &str) -> Result<Caller> {
         let found = self.store.find_key(BlobHash::of(credential.as_bytes())).await?;
         let key = found.filter(|key| key.is_valid(SystemClock.now())).ok_or_else(refused)?;
-        Ok(Caller { scope: key.scope(), proof: Proof::Key(Arc::new(key)) })
+        Ok(Caller::new(key.scope(), Proof::Key(Arc::new(key))))
     }
 
     /// Whether a caller whose stream has been open for a while may still come in.
@@ -194,7 +206,7 @@ impl Door {
             let detail = "without a key this server answers this machine only, and no other site's pages";
             return Err(Problem::new("auth.origin", detail));
         }
-        Ok(Caller { scope, proof: Proof::Local })
+        Ok(Caller::new(scope, Proof::Local))
     }
 }
 

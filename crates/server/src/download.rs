@@ -13,6 +13,7 @@ use sapwood::engine::blob::BlobReader;
 use crate::door::Caller;
 use crate::extract::header_text;
 use crate::problem::{Problem, Result};
+use crate::request::RequestId;
 use crate::sniff::{Disposition, served_type};
 use crate::state::State;
 
@@ -81,6 +82,7 @@ struct Opened {
     first: Bytes,
     size: u64,
     rest: Option<BlobReader>,
+    request: RequestId,
 }
 
 impl Opened {
@@ -88,10 +90,10 @@ impl Opened {
         let (engine, scope) = (&state.engine, &caller.scope);
         let first = Bytes::from(engine.store().read_blob(scope, blob, 0, PIECE_BYTES_MAX).await?);
         if first.len() < PIECE_BYTES_MAX {
-            return Ok(Self { size: first.len() as u64, first, rest: None });
+            return Ok(Self { size: first.len() as u64, first, rest: None, request: caller.request });
         }
         let reader = engine.open_blob(scope, blob).await?;
-        Ok(Self { first, size: reader.left(), rest: Some(reader) })
+        Ok(Self { first, size: reader.left(), rest: Some(reader), request: caller.request })
     }
 
     /// All bytes, or the one range that was asked for. If that begins past the end: where the end is.
@@ -111,7 +113,7 @@ impl Opened {
         let first = self.first.slice(from.min(known) as usize..end.min(known) as usize);
         match self.rest {
             Some(reader) if end > known => {
-                let rest = stream_of(reader.within(from.max(known), end));
+                let rest = stream_of(reader.within(from.max(known), end), self.request);
                 let first = stream::iter((!first.is_empty()).then_some(Ok(first)));
                 let body = HttpBody::from_stream(first.chain(rest));
                 ([(header::CONTENT_LENGTH, end - from)], body).into_response()
@@ -122,13 +124,20 @@ impl Opened {
 }
 
 /// What breaks off in the middle ends the connection, so that nobody takes it for the whole.
-fn stream_of(reader: BlobReader) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
-    stream::unfold(Some(reader), |reader| async move {
+fn stream_of(
+    reader: BlobReader,
+    request: RequestId,
+) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
+    stream::unfold(Some(reader), move |reader| async move {
         let mut reader = reader?;
         match reader.next().await {
             Ok(Some(bytes)) => Some((Ok(Bytes::from(bytes)), Some(reader))),
             Ok(None) => None,
-            Err(error) => Some((Err(std::io::Error::other(error.code())), None)),
+            Err(error) => {
+                let problem = Problem::from(error);
+                problem.log(request);
+                Some((Err(std::io::Error::other(problem.code)), None))
+            }
         }
     })
 }

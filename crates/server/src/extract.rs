@@ -86,6 +86,8 @@ pub struct Incoming {
     /// When the first of it was asked for.
     began: Option<Instant>,
     came_bytes: u64,
+    /// Nothing more is to be had: it came too late, was too much or broke off.
+    is_broken: bool,
 }
 
 impl Incoming {
@@ -95,7 +97,8 @@ impl Incoming {
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = announced.and_then(|length| length.parse::<u64>().ok());
         let waits = headers.contains_key(header::EXPECT);
-        let mut incoming = Self { body: request.into_body(), what, limit_bytes, began: None, came_bytes: 0 };
+        let body = request.into_body();
+        let mut incoming = Self { body, what, limit_bytes, began: None, came_bytes: 0, is_broken: false };
         if announced.is_some_and(|length| length > limit_bytes as u64) {
             // Whoever waits to be told to go on hears the answer at once.
             if !waits {
@@ -113,7 +116,16 @@ impl Incoming {
         let now = Instant::now();
         let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
         let late = |_| Problem::late(request_time_max);
-        tokio::time::timeout_at(deadline, self.frame()).await.map_err(late)?
+        let came = tokio::time::timeout_at(deadline, self.frame()).await.map_err(late).flatten();
+        self.is_broken = came.is_err();
+        came
+    }
+
+    /// Takes the rest of what is refused for another reason, as far as there is one.
+    pub async fn drop_rest(&mut self) {
+        if !self.is_broken {
+            self.pour_away().await;
+        }
     }
 
     async fn frame(&mut self) -> Result<Option<Bytes>> {
@@ -200,7 +212,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
     }
 }
 
-fn short(text: &str) -> Problem {
+/// What is wrong, with no more of somebody's mistake than is worth saying back.
+pub fn short(text: &str) -> Problem {
     Problem::invalid(text.chars().take(ECHO_CHARS_MAX).collect::<String>())
 }
 

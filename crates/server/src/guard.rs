@@ -16,6 +16,7 @@ use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
 use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
+use crate::request::RequestId;
 use crate::routes::openai;
 use crate::state::State;
 
@@ -26,6 +27,7 @@ const LOGIN: &str = "/v1/login";
 /// Where bodies are streamed to.
 const SESSIONS: &str = "/v1/sessions/";
 const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
+const IMPORT: &str = "/v1/import";
 const TRIGGERS: &str = "/v1/triggers/";
 
 /// The routes, as a connection calls them.
@@ -34,36 +36,33 @@ pub type Routes = TowerToHyperService<Router>;
 /// It stands in front of the router, not in each of its routes: that is one box and one future less for every request.
 pub async fn guard(state: &State, routes: &Routes, request: Request) -> Response {
     let began = Instant::now();
+    let id = state.next_request_id();
     let is_openai = openai::is_openai(request.uri().path());
-    let mut response = match answer(state, routes, request).await {
+    let mut response = match answer(state, routes, request, id).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     };
+    if let Some(problem) = response.extensions().get::<Problem>() {
+        problem.log(id);
+    }
     if is_openai {
         response = openai::dress_problem(response);
     }
     state.meters.count_request(response.status().as_u16(), began.elapsed());
     let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, request_id(state.next_request_id()));
+    headers.insert(REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-/// Sixteen hexadecimal digits, without the machinery of formatting: every answer has one.
-fn request_id(number: u64) -> HeaderValue {
-    let digit = |at: u32| b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 15];
-    let digits: [u8; 16] = std::array::from_fn(|at| digit(at as u32));
-    HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"))
-}
-
-async fn answer(state: &State, routes: &Routes, mut request: Request) -> Result<Response> {
+async fn answer(state: &State, routes: &Routes, mut request: Request, id: RequestId) -> Result<Response> {
     check_host(&request)?;
     if request.uri().path().starts_with(API) && !is_signed(&request) {
         // Whoever may only read may sign in and out all the same: it changes nothing here.
         let is_login = request.uri().path() == LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
-        let caller = state.door.admit(method, request.headers()).await?;
+        let caller = state.door.admit(method, request.headers()).await?.asking(id);
         state.check_rate(&caller)?;
         request.extensions_mut().insert(caller);
     }
@@ -99,9 +98,8 @@ fn check_host(request: &Request) -> Result<()> {
 fn time_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
     let path = request.uri().path();
-    let is_upload = request.method() == Method::POST
-        && path.starts_with(SESSIONS)
-        && UPLOADS.iter().any(|end| path.ends_with(end));
+    let is_bytes = path.starts_with(SESSIONS) && UPLOADS.iter().any(|end| path.ends_with(end));
+    let is_upload = request.method() == Method::POST && (is_bytes || path == IMPORT);
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 
@@ -111,16 +109,4 @@ fn is_signed(request: &Request) -> bool {
         && request.uri().path().starts_with(TRIGGERS)
         && request.headers().contains_key(SIGNATURE_HEADER)
         && !request.headers().contains_key(header::AUTHORIZATION)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_numbered_in_hexadecimal() {
-        for number in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
-            assert_eq!(request_id(number).to_str().unwrap(), format!("{number:016x}"));
-        }
-    }
 }

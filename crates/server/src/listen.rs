@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::guard::{Routes, guard};
+use crate::problem::Problem;
 use crate::routes;
 use crate::sse::stopped;
 use crate::state::State;
@@ -60,8 +61,8 @@ pub struct Listening {
 impl Listening {
     /// Refuses an address that others can reach as long as nobody needs a key.
     pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, Stop> {
-        let may =
-            state.door.may_listen(addr).await.map_err(|problem| Stop::Store { what: problem.detail })?;
+        let unasked = |problem: Problem| Stop::Store { what: problem.inside.unwrap_or(problem.detail) };
+        let may = state.door.may_listen(addr).await.map_err(unasked)?;
         if !may {
             return Err(Stop::Open { addr });
         }

@@ -10,6 +10,7 @@ use sapwood::core::StoreError;
 use sapwood::core::id::IdError;
 use sapwood::formats::MessageError;
 
+use crate::request::RequestId;
 use crate::wire;
 
 pub type Result<T, E = Problem> = std::result::Result<T, E>;
@@ -19,21 +20,25 @@ pub struct Problem {
     pub code: &'static str,
     pub detail: String,
     pub retry_after_s: Option<u64>,
+    /// What went wrong inside: for the log, and for nobody else.
+    pub inside: Option<String>,
 }
 
 impl Problem {
     pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
-        let detail = detail.into();
+        let (mut detail, mut inside) = (detail.into(), None);
         if status_of(code).is_server_error() {
-            tracing::error!(code, detail, "a request failed");
             // Paths, SQL and the like are nobody's business outside.
-            return Self {
-                code,
-                detail: "the server's log says what happened".to_owned(),
-                retry_after_s: None,
-            };
+            inside = Some(std::mem::replace(&mut detail, "the server's log says what happened".to_owned()));
         }
-        Self { code, detail, retry_after_s: None }
+        Self { code, detail, retry_after_s: None, inside }
+    }
+
+    /// Writes down what went wrong inside, under the number that the answer has.
+    pub fn log(&self, request: RequestId) {
+        if let Some(detail) = &self.inside {
+            tracing::error!(%request, code = self.code, detail, "a request failed");
+        }
     }
 
     pub fn invalid(detail: impl Into<String>) -> Self {
@@ -44,6 +49,12 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
+    /// There is no room for it now. Nothing went wrong inside, so it is said as it is.
+    pub fn busy(detail: &str, retry_after_s: u64) -> Self {
+        let (detail, retry_after_s) = (detail.to_owned(), Some(retry_after_s));
+        Self { code: "server.busy", detail, retry_after_s, inside: None }
+    }
+
     /// The request has had its time.
     pub fn late(limit: Duration) -> Self {
         Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
@@ -52,6 +63,11 @@ impl Problem {
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
+    }
+
+    /// The same without what is for the log.
+    pub fn told(self) -> Self {
+        Self { inside: None, ..self }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -96,14 +112,17 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.none"
         | "turn.ended"
         | "turn_limit"
+        | "trigger.taken"
         | "flow.ended"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
-        | "workflow.version" => StatusCode::BAD_REQUEST,
+        | "workflow.version" | "tool.unknown" | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "compact.no_model" | "server.stopping" => StatusCode::SERVICE_UNAVAILABLE,
+        | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy" => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
-        "compact.failed" => StatusCode::BAD_GATEWAY,
+        "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,
         other if other.starts_with("input.") => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -129,7 +148,13 @@ impl IntoResponse for Problem {
 
 impl From<sapwood::Error> for Problem {
     fn from(error: sapwood::Error) -> Self {
-        Self::new(error.code(), error.to_string())
+        match &error {
+            // Whose session it is is nobody's business outside.
+            sapwood::Error::TriggerTaken { .. } => {
+                Self::new(error.code(), "the session that should keep what it does belongs to somebody else")
+            }
+            _ => Self::new(error.code(), error.to_string()),
+        }
     }
 }
 
@@ -161,5 +186,26 @@ mod tests {
         let problem = Problem::from(error);
         assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!problem.detail.contains("secret") && !problem.detail.contains("SELECT"));
+        assert!(problem.inside.is_some_and(|inside| inside.contains("/secret/path")), "the log has it");
+    }
+
+    #[test]
+    fn who_asks_for_what_cannot_be_done_did_not_break_the_server() {
+        let taken = sapwood::Error::TriggerTaken {
+            session: "trigger.nightly".parse().unwrap(),
+            owner: sapwood::Principal::User("olga".parse().unwrap()),
+        };
+        let problem = Problem::from(taken);
+        assert_eq!(problem.status(), StatusCode::CONFLICT);
+        assert!(
+            !problem.detail.contains("olga") && !problem.detail.contains("nightly"),
+            "{}",
+            problem.detail
+        );
+        for (code, status) in
+            [("tool.unknown", 400), ("tool.invalid", 400), ("tool.no_directory", 503), ("tool.server", 502)]
+        {
+            assert_eq!(status_of(code).as_u16(), status, "{code}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::door::Caller;
 use crate::problem::{Problem, Result};
+use crate::request::RequestId;
 use crate::state::State;
 
 /// After how long a reader that was cut off comes back.
@@ -65,6 +66,11 @@ impl Flow {
             heartbeat,
             stopping: state.stopping(),
         })
+    }
+
+    /// The request that it answers.
+    pub fn request(&self) -> RequestId {
+        self.caller.request
     }
 
     /// Whoever follows must still be allowed to: the store looks with each read, and a key is looked at with each sign of
@@ -141,11 +147,11 @@ enum Step {
 async fn step(flow: &mut Flow, extent: Extent) -> Step {
     match flow.next().await {
         Ok(Next::Event(event)) => {
-            show(flow, extent, &event).unwrap_or_else(|problem| Step::Last(failed(&problem)))
+            show(flow, extent, &event).unwrap_or_else(|problem| Step::Last(failed(flow, &problem)))
         }
         Ok(Next::Heartbeat) => Step::Send(Event::default().comment("")),
         Ok(Next::Stopping) => Step::End,
-        Err(problem) => Step::Last(failed(&problem)),
+        Err(problem) => Step::Last(failed(flow, &problem)),
     }
 }
 
@@ -174,7 +180,8 @@ fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<Step> {
 }
 
 /// The last thing a stream says when it cannot go on.
-fn failed(problem: &Problem) -> Event {
+fn failed(flow: &Flow, problem: &Problem) -> Event {
+    problem.log(flow.request());
     let json = serde_json::to_string(&problem.wire()).unwrap_or_default();
     Event::default().event("error").data(json)
 }

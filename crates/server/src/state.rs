@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use sapwood::core::agent::Agent;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
+use sapwood::core::project::summary::Summary;
 use sapwood::effects::secret::Secret;
 use sapwood::engine::flow::RunningFlow;
+use sapwood::engine::read::READ_NOTED_MS;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
@@ -20,13 +23,18 @@ use crate::door::{Caller, Door};
 use crate::meters::Meters;
 use crate::problem::{Problem, Result};
 use crate::rate::{Rate, Rates};
+use crate::ready::Readiness;
+use crate::request::RequestId;
+use crate::room::Room;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
-const READ_NOTED: Duration = Duration::from_secs(600);
+const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
 /// Reads that are remembered as noted; over this they are noted anew.
 const READS_NOTED_MAX: usize = 16_384;
-/// Uploads that are taken at a time and held in memory until they are in the store.
-const UPLOADS_MAX: usize = 4;
+/// Documents that are read at a time. They have been sent by then: nobody waits for a client.
+const DOCUMENTS_MAX: usize = 4;
+/// Uploads of the largest size that there is room for at a time, of those that are held.
+const UPLOADS_HELD_MAX: usize = 4;
 /// Uploads that are taken at a time and go into the store as they come, a piece of each in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
 
@@ -81,7 +89,9 @@ pub struct Inner {
     pub door: Door,
     pub meters: Meters,
     pub rates: Rates,
-    pub uploads: Semaphore,
+    pub documents: Semaphore,
+    pub room: Room,
+    pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
     /// Requests are numbered from a place of chance, so that those of several servers are told apart.
@@ -107,10 +117,11 @@ impl State {
         Self(Arc::new(Inner {
             rates: Rates::new(settings.rate),
             engine,
-            settings,
             door,
             meters: Meters::default(),
-            uploads: Semaphore::new(UPLOADS_MAX),
+            documents: Semaphore::new(DOCUMENTS_MAX),
+            readiness: Readiness::default(),
+            room: Room::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
@@ -118,6 +129,7 @@ impl State {
             stopping: watch::Sender::new(false),
             reads: Mutex::default(),
             triggers: OnceLock::new(),
+            settings,
         }))
     }
 
@@ -187,8 +199,8 @@ impl Inner {
         self.triggers.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub fn next_request_id(&self) -> u64 {
-        self.requests.fetch_add(1, Ordering::Relaxed)
+    pub fn next_request_id(&self) -> RequestId {
+        RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Takes one of the requests that the caller may make now. Whoever is at the machine itself is not counted.
@@ -238,6 +250,19 @@ impl Inner {
             reads.clear();
         }
         reads.insert(key, Instant::now());
+        Ok(())
+    }
+
+    /// The same for sessions that were looked at already. All at once, so that one commit has them.
+    pub async fn note_shown(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
+        let others = shown.iter().filter(|summary| summary.owner != caller.scope.principal);
+        for noted in join_all(others.map(|summary| self.note_read(caller, &summary.id))).await {
+            match noted {
+                // Erased in between: nobody is left to be told.
+                Err(problem) if problem.code == "session.not_found" => {}
+                noted => noted?,
+            }
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::door::Caller;
+use crate::extract::short;
 use crate::problem::{Problem, Result};
 use crate::routes::input_parts;
 use crate::sse::{Flow, Next, durable_json, fragment_json};
@@ -58,6 +59,7 @@ pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: S
         Ok(()) => CloseFrame { code: GOING_AWAY, reason: "".into() },
         Err(Ended::Gone) => return,
         Err(Ended::Problem(problem)) => {
+            problem.log(caller.request);
             let error = json!({ "type": "error", "error": problem.wire() });
             if send(&mut socket, error.to_string()).await.is_err() {
                 return;
@@ -174,8 +176,7 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
     let mut said = said.map_err(|error| Problem::new("input.json", error.to_string()));
     let fields = said.as_mut().ok().and_then(Value::as_object_mut);
     let id = fields.and_then(|fields| fields.remove("id"));
-    let what = said
-        .and_then(|said| serde_json::from_value(said).map_err(|error| Problem::invalid(error.to_string())));
+    let what = said.and_then(|said| serde_json::from_value(said).map_err(|error| short(&error.to_string())));
     let done = match what {
         Ok(what) => act(state, caller, session, what).await,
         Err(problem) => Err(problem),
@@ -186,7 +187,10 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
             done["id"] = id.unwrap_or_default();
             done
         }
-        Err(problem) => json!({ "type": "error", "id": id, "error": problem.wire() }),
+        Err(problem) => {
+            problem.log(caller.request);
+            json!({ "type": "error", "id": id, "error": problem.wire() })
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod opencode;
 mod pack;
 mod page;
 mod pieces;
+mod place;
 pub mod postgres;
 mod private;
 mod rules;

@@ -33,7 +33,7 @@ impl Chat<'_> {
             Command::Skill { words } => self.skill(&words).await,
             Command::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
             Command::Open { session } => {
-                let session = self.app.session(&session).await?;
+                let session = self.app.session_to_read(&session).await?;
                 self.say(format!("{DIM}session {session}{DIM:#}"))?;
                 self.enter(session).await
             }

@@ -16,7 +16,7 @@ pub struct ArchivesArgs {
 }
 
 pub async fn run(app: &mut App, args: ArchivesArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     for archive in app.engine.archives(&app.scope, &session).await? {
         if app.out.is_json() {
             app.out.json(&archive)?;

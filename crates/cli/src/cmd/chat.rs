@@ -45,7 +45,7 @@ pub struct ChatArgs {
 pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     app.open_world()?;
     let session = match &args.session {
-        Some(given) => Some(app.session(given).await?),
+        Some(given) => Some(app.session_to_read(given).await?),
         None if args.latest => Some(opening::latest_here(app).await?),
         None => None,
     };

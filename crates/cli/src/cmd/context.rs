@@ -21,7 +21,7 @@ pub struct ContextArgs {
 }
 
 pub async fn run(app: &mut App, args: ContextArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     let at = match &args.at {
         Some(at) => Some(app.engine.find_entry(&app.scope, &session, at).await?.meta.seq),
         None => None,

@@ -25,7 +25,7 @@ pub struct EventsArgs {
 }
 
 pub async fn run(app: &mut App, args: EventsArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     let cursor = Seq(args.after.unwrap_or(0));
     let mut follower = app.engine.follow(&app.scope, &session, cursor).await?;
     // A stream of JSON, whatever the format of other commands.

@@ -22,7 +22,7 @@ pub struct FeedArgs {
 }
 
 pub async fn run(app: &mut App, args: FeedArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     if args.follow {
         return follow(app, &session).await;
     }

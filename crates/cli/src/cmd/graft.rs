@@ -88,7 +88,7 @@ fn parse_rounds(text: &str) -> Result<GraftWhat> {
 }
 
 async fn list(app: &mut App, given: &str) -> Result<()> {
-    let session = app.session(given).await?;
+    let session = app.session_to_read(given).await?;
     let grafts = app.engine.grafts(&app.scope, &session).await?;
     if grafts.is_empty() {
         note(app.format(), "nothing was grafted into this session");
@@ -113,9 +113,10 @@ fn print_graft(app: &mut App, view: &GraftView) -> Result<()> {
 }
 
 async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>) -> Result<()> {
-    let session = app.session(session).await?;
+    let session = app.session_to_read(session).await?;
     let seq = app.engine.find_entry(&app.scope, &session, entry).await?.meta.seq;
     let (view, grafted) = app.engine.read_graft(&app.scope, &session, seq).await?;
+    app.note_read(&view.graft.source).await?;
     if let Some(path) = output {
         let Some(content) = &grafted.artifact else {
             return Err(Failure::usage("only an artifact has bytes to write", "leave --output out"));
@@ -143,7 +144,7 @@ async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>)
 }
 
 async fn digest(app: &mut App, given: &str) -> Result<()> {
-    let source = app.session(given).await?;
+    let source = app.session_to_read(given).await?;
     for round in app.engine.digest(&app.scope, &source).await? {
         if app.out.is_json() {
             app.out.json(&round)?;

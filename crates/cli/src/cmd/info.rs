@@ -20,7 +20,7 @@ pub struct InfoArgs {
 }
 
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
     // A context that was never cut short may be long, and need not be looked at.
     let context = match summary.compactions {

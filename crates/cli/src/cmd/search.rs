@@ -1,5 +1,6 @@
 //! `sapwood search`: full text over every session the caller may read.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use clap::Args;
@@ -58,6 +59,14 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
         query.cursor = page.next;
         if query.cursor.is_none() || found == 0 {
             break;
+        }
+    }
+    let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
+    for session in shown {
+        match app.note_read(session).await {
+            // Erased in between: nobody is left to be told.
+            Err(failure) if failure.code == "session.not_found" => {}
+            noted => noted?,
         }
     }
     print_hits(app, &hits, &query)

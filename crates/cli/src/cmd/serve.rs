@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::agents;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
+use crate::log::Log;
 use crate::render::note;
 use crate::triggers;
 use crate::wiring::App;
@@ -33,6 +34,7 @@ pub struct ServeArgs {
 }
 
 pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
+    app.log = Some(Log::to_stderr(app.format()));
     app.open_world()?;
     raise_file_limit();
     let config = app.place.config.server.clone().unwrap_or_default();

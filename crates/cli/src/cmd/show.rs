@@ -49,7 +49,7 @@ struct Line<'a> {
 }
 
 pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     let labels = app.engine.labels(&app.scope, &session).await?;
     let entries = app.engine.path(&app.scope, &session, None).await?;
     for (at, entry) in entries.iter().enumerate() {

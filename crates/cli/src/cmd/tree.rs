@@ -29,7 +29,7 @@ pub struct TreeArgs {
 }
 
 pub async fn run(app: &mut App, args: TreeArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let session = app.session_to_read(&args.session).await?;
     let outline = app.engine.tree(&app.scope, &session).await?;
     if app.out.is_json() {
         return app.out.json(&outline);

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::actors::{Dice, Injector, Said, assert_healthy, read_log, seed};
 use crate::harness::World;
 use crate::library::url;
+use crate::serve::{ask, serve};
 
 /// Says that the process is the one inside.
 const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
@@ -74,6 +75,31 @@ fn a_store_that_cannot_be_written_can_be_read() {
         disk.remount("rw");
         disk.world.say(&session, &["u:more"]);
         assert_eq!(disk.world.texts(&session, None).len(), 3);
+    });
+}
+
+#[test]
+fn a_server_whose_disk_is_full_is_not_ready() {
+    in_own_mounts("disk::a_server_whose_disk_is_full_is_not_ready", |scheme| {
+        let disk = SmallDisk::mount(scheme);
+        seed(&disk.world);
+        let served = serve(&disk.world, "127.0.0.1:0");
+        let becomes = |status: u16, code: &str| {
+            let began = std::time::Instant::now();
+            loop {
+                let (found, answer) = ask(&served.addr, "GET", "/readyz", None, "");
+                if found == status && (code.is_empty() || answer["code"] == code) {
+                    return;
+                }
+                assert!(began.elapsed().as_secs() < 20, "{found} and not {status} {code}: {answer}");
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        };
+        becomes(200, "");
+        disk.fill(usize::MAX);
+        becomes(507, "store.disk_full");
+        disk.make_room();
+        becomes(200, "");
     });
 }
 

@@ -111,3 +111,24 @@ fn every_verb_leaves_its_line() {
         assert_eq!(told, [&[("create", None)][..], &edits, &[("open", None)]].concat());
     });
 }
+
+#[test]
+fn what_others_read_is_in_the_audit_once_in_a_while() {
+    on_each_store(|world| {
+        for verb in [&["show"][..], &["info"], &["search"], &["feed"], &["context"], &["events"]] {
+            let id = format!("s-{}", verb[0]);
+            world.ok(&["--as", "ana", "new", "--id", &id]);
+            let text = format!("fern {}", verb[0]);
+            world.ok(&["--as", "ana", "inject", &id, "--role", "user", "--text", &text]);
+            world.ok(&["--as", "ana", "share", &id, "bob", "--role", "reader"]);
+            let what = if verb[0] == "search" { text.as_str() } else { id.as_str() };
+            for user in ["ana", "bob", "bob"] {
+                world.ok(&["--as", user, verb[0], what]);
+            }
+            let lines = world.lines(&["audit", "--session", &id]);
+            let reads: Vec<_> = lines.iter().filter(|line| line["action"] == "read").collect();
+            assert_eq!(reads.len(), 1, "{verb:?}: {lines:?}");
+            assert_eq!(reads[0]["by"], "user:bob", "{verb:?}");
+        }
+    });
+}

@@ -187,3 +187,28 @@ fn it_ends_gracefully_when_it_is_told_to() {
     events.read_to_string(&mut rest).unwrap();
     assert!(served.child.wait().unwrap().success());
 }
+
+#[test]
+fn what_goes_wrong_inside_is_in_the_log_under_the_number_that_the_answer_has() {
+    let world = World::new("sqlite");
+    let log = std::fs::File::create(world.path("log")).unwrap();
+    let mut command = world.command(&["serve", "--addr", "127.0.0.1:0", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let said: Value = serde_json::from_str(&line).unwrap();
+    let served = Served { child, addr: said["addr"].as_str().unwrap().to_owned() };
+    std::fs::rename(world.path("store.sqlite"), world.path("away")).unwrap();
+    let mut stream = TcpStream::connect(&served.addr).unwrap();
+    write!(stream, "GET /readyz HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 503") && !answer.contains("store.sqlite"), "{answer}");
+    let id = answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap();
+    let log = std::fs::read_to_string(world.path("log")).unwrap();
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let line =
+        lines.iter().find(|line| line["request"] == id).unwrap_or_else(|| panic!("{id} is not in {log}"));
+    assert_eq!((line["level"].as_str(), line["code"].as_str()), (Some("error"), Some("store.unreachable")));
+    assert!(line["detail"].as_str().unwrap().contains("store.sqlite"), "{line}");
+}

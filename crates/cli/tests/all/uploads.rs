@@ -111,6 +111,59 @@ fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
     assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
 }
 
+/// A file of plain messages that is imported as it is sent.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_does_not_grow_with_what_is_imported_nor_with_feeds_that_nobody_takes() {
+    const CLIENTS: usize = 4;
+    const LINES: usize = 1_500;
+    const LINE_BYTES: usize = 32 << 10;
+    /// A third of what is sent.
+    const GROWTH_KB_MAX: u64 = (CLIENTS * LINES * LINE_BYTES / 3) as u64 >> 10;
+    let world = World::new("sqlite");
+    let served = serve(&world, "127.0.0.1:0");
+    let import = |name: &str, lines: usize| {
+        let mut stream = TcpStream::connect(&served.addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let line = |number: usize| {
+            let text = format!("{number:08} ").repeat(LINE_BYTES / 9);
+            format!("{{\"role\":\"user\",\"content\":\"{text}\"}}\n")
+        };
+        let bytes = lines * line(0).len();
+        let head = format!("POST /v1/import?name={name} HTTP/1.0\r\nhost: 127.0.0.1\r\n");
+        write!(stream, "{head}content-length: {bytes}\r\n\r\n").unwrap();
+        for number in 0..lines {
+            stream.write_all(line(number).as_bytes()).unwrap();
+        }
+        let (status, mut rest) = answer_of(stream);
+        let mut text = String::new();
+        rest.read_to_string(&mut text).unwrap();
+        let taken: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, taken["items"][0]["added"].as_u64()), (200, Some(lines as u64)), "{taken}");
+        taken["items"][0]["session"].as_str().unwrap().to_owned()
+    };
+    import("small", 200);
+    let before_kb = peak_kb(&served);
+    let sessions: Vec<String> = std::thread::scope(|scope| {
+        let import = &import;
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|client| scope.spawn(move || import(&format!("f{client}"), LINES))).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let imported_kb = peak_kb(&served) - before_kb;
+    let stalled: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let path = format!("/v1/sessions/{}/feed", sessions[client]);
+            open(&served.addr, "GET", &path, &[], "").unwrap()
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let growth_kb = peak_kb(&served) - before_kb;
+    eprintln!("{before_kb} KB before, {imported_kb} KB more for imports, {growth_kb} KB in all");
+    assert!(stalled.iter().all(|(status, _)| *status == 200));
+    assert!(growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+}
+
 /// The most memory that the server ever had.
 #[cfg(target_os = "linux")]
 fn peak_kb(served: &Served) -> u64 {

@@ -544,6 +544,10 @@ pub trait Upkeep: Send + Sync {
     ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
     }
+    /// Whether something could be written now, as far as that can be told without leaving anything behind.
+    async fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
     /// Finishes what is under way. A store that is dropped does the same.
     async fn flush(&self) -> Result<()>;
     /// For people: what and where this store is.

@@ -1,7 +1,7 @@
 //! The feed an operator watches. A tool's item turns into its outcome in place, so a replay of the log and a live
 //! watcher end with the same list.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -49,6 +49,8 @@ pub struct Feed {
     taken: usize,
     /// Items of calls that have no outcome yet, by call id.
     running: HashMap<String, Running>,
+    /// Where those items are, among all.
+    waiting: BTreeSet<usize>,
     /// The item that the latest entry changed in place, and how many there were before it.
     changed: Option<usize>,
     before: usize,
@@ -84,6 +86,16 @@ impl Feed {
         self.taken += self.items.len();
         (self.changed, self.before) = (None, 0);
         std::mem::take(&mut self.items)
+    }
+
+    /// Takes out what will not change any more: what stands before the first call that has no outcome.
+    pub fn take_settled(&mut self) -> Vec<FeedItem> {
+        let waiting = self.waiting.range(self.taken..).next().map(|at| at - self.taken);
+        let rest = self.items.split_off(waiting.unwrap_or(self.items.len()));
+        let settled = std::mem::replace(&mut self.items, rest);
+        self.taken += settled.len();
+        (self.changed, self.before) = (None, self.items.len());
+        settled
     }
 
     pub fn apply(&mut self, entry: &Entry) {
@@ -230,7 +242,10 @@ impl Feed {
                     let (label, text) = (call.name.clone(), call.input.get().to_owned());
                     let at = self.taken + self.items.len();
                     let running = Running { at, id: id.clone(), label: label.clone() };
-                    self.running.insert(call.call_id.clone(), running);
+                    self.waiting.insert(at);
+                    if let Some(forgotten) = self.running.insert(call.call_id.clone(), running) {
+                        self.waiting.remove(&forgotten.at);
+                    }
                     self.items.push(FeedItem { id, kind: FeedType::Tool, label, text });
                 }
                 Part::Text(_) if !is_said => {
@@ -250,6 +265,7 @@ impl Feed {
             let kind = if is_error { FeedType::ToolError } else { FeedType::ToolSuccess };
             return self.push(entry, kind, "tool", text);
         };
+        self.waiting.remove(&running.at);
         let kind = match (running.label == HANDOFF_TOOL, is_error) {
             (true, true) => FeedType::Repair,
             (true, false) => FeedType::Handoff,

@@ -405,6 +405,20 @@ proptest! {
     }
 
     #[test]
+    fn what_is_settled_in_a_feed_does_not_change_any_more(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
+        let entries = beside_each_other(bodies);
+        let (mut feed, mut sent) = (Feed::default(), Vec::new());
+        for entries in entries.chunks(every) {
+            for entry in entries {
+                feed.apply(entry);
+            }
+            sent.extend(feed.take_settled());
+        }
+        sent.extend(feed.take_items());
+        prop_assert_eq!(sent, Feed::fold(&entries).items);
+    }
+
+    #[test]
     fn a_fold_taken_up_from_a_copy_goes_on_as_if_nothing_had_happened(
         bodies in prop::collection::vec(any_body(), 0..30),
         cut: usize,

@@ -11,7 +11,7 @@ use sapwood_core::entry::{
     UserMessage,
 };
 use sapwood_core::flow::Post;
-use sapwood_core::port::store::{Append, AuditNote, Created, Expect, StoreError};
+use sapwood_core::port::store::{Append, Appended, AuditNote, Created, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
@@ -25,7 +25,7 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
 use crate::world::World;
-use crate::write::{OpenOptions, edit, edit_by_other};
+use crate::write::{OpenOptions, TRIES_MAX, edit, edit_by_other};
 use crate::{Engine, EngineError, Result};
 
 /// A session to be started with an agent.
@@ -464,6 +464,54 @@ impl Engine {
         self.open_turn(scope, session).await?;
         let parts = self.ask_before_send(scope, session, parts).await?;
         self.queue(scope, session, Queue::Steer, parts).await
+    }
+
+    /// Asks this turn to end, and no other that may be open by now.
+    pub async fn cancel_turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
+        let now = self.clock.now();
+        let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
+        self.append_while_open(scope, session, turn, "cancel", draft).await.map(|_| ())
+    }
+
+    /// Adds words to this turn, and to no other that may be open by now.
+    pub async fn steer_turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+        parts: Vec<Part>,
+    ) -> Result<EntryId> {
+        let parts = self.ask_before_send(scope, session, parts).await?;
+        let draft = Draft::new(self.clock.now(), InputQueued { queue: Queue::Steer, parts });
+        let appended = self.append_while_open(scope, session, turn, "turn", draft).await?;
+        appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
+    }
+
+    /// Appends on the head at which the turn was still open, and looks again if somebody was quicker.
+    async fn append_while_open(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+        what: &'static str,
+        draft: Draft,
+    ) -> Result<Appended> {
+        for _ in 0..TRIES_MAX {
+            let looked = self.store.summary(scope, session).await?;
+            if looked.open_turn != Some(turn) {
+                return Err(EngineError::TurnEnded { session: session.clone(), turn });
+            }
+            let append = Append {
+                expect: Expect::Head(looked.head.seq),
+                audit: edit_by_other(scope, &looked, what),
+                ..Append::new(session.clone(), self.clock.now(), vec![draft.clone()])
+            };
+            match self.append(scope, append).await {
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
+                answer => return answer,
+            }
+        }
+        Err(EngineError::Contended { session: session.clone(), tries: TRIES_MAX })
     }
 
     async fn open_turn(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {

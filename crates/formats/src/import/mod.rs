@@ -325,6 +325,11 @@ impl LineSplitter {
         self.keep(chunk);
     }
 
+    /// What is held of a line that has not ended.
+    pub fn held_bytes(&self) -> usize {
+        self.partial.len()
+    }
+
     /// The last line, if it has no line break.
     pub fn finish(mut self, mut each: impl FnMut(&[u8], u64)) {
         if !self.partial.is_empty() {

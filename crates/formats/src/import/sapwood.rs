@@ -105,6 +105,11 @@ impl Importer {
         std::mem::take(&mut self.blobs)
     }
 
+    /// What is held of a blob whose last line has not come.
+    pub fn held_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.bytes.len())
+    }
+
     /// Entries taken so far.
     pub fn entries(&self) -> usize {
         self.rows.len()

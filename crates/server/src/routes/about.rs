@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use sapwood::core::port::store::ListFilter;
-use sapwood::{Principal, Scope, TenantId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -15,7 +13,7 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 
 static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| document().to_pretty_json().unwrap_or_else(|error| error.to_string()));
+    LazyLock::new(|| serde_json::to_string_pretty(&document()).unwrap_or_else(|error| error.to_string()));
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -31,14 +29,13 @@ async fn get_health() -> &'static str {
     "ok\n"
 }
 
-/// Whether it can work: its store answers, and it is not about to stop.
+/// Whether it can work: its store can be read and written, and it is not about to stop.
 #[utoipa::path(get, path = "/readyz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
     if state.is_stopping() {
         return Err(Problem::new("server.stopping", "the server is about to stop"));
     }
-    let scope = Scope::operator(TenantId::local(), Principal::System);
-    state.engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
+    state.readiness.check(&state.engine).await?;
     Ok("ready\n")
 }
 

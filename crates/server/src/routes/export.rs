@@ -51,11 +51,11 @@ async fn export_session(
     let body = match shape {
         Shape::Log => {
             let lines = |to| Exporter::Log(jsonl::Exporter::new(to));
-            Bytes::from_stream(stream_of(Lines::new(&state, scope, summary, lines)))
+            Bytes::from_stream(stream_of(Lines::new(&state, &caller, summary, lines)))
         }
         Shape::Tree(dialect) => {
             let lines = |to| Exporter::Tree(tree::Exporter::new(to, dialect));
-            Bytes::from_stream(stream_of(Lines::new(&state, scope, summary, lines)))
+            Bytes::from_stream(stream_of(Lines::new(&state, &caller, summary, lines)))
         }
         Shape::Page(page) => {
             let text = engine.export_page(scope, &summary, page).await?;
@@ -191,7 +191,7 @@ impl Sending {
 /// A session as lines, a few at a time: what it held when the export began.
 struct Lines {
     state: State,
-    scope: Scope,
+    caller: Caller,
     summary: Summary,
     after: Seq,
     records: VecDeque<Record>,
@@ -201,11 +201,11 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(state: &State, scope: &Scope, summary: Summary, to: impl FnOnce(Written) -> Exporter) -> Self {
+    fn new(state: &State, caller: &Caller, summary: Summary, to: impl FnOnce(Written) -> Exporter) -> Self {
         let written = Written::default();
         Self {
             state: state.clone(),
-            scope: scope.clone(),
+            caller: caller.clone(),
             summary,
             after: Seq::ZERO,
             records: VecDeque::new(),
@@ -234,10 +234,10 @@ impl Lines {
             self.sending = sending.go_on(exporter).await?;
         } else if let Some(record) = self.records.front() {
             if let Some(blob) = exporter.missing_blob(record)? {
-                self.sending = Some(Sending::begin(engine, &self.scope, blob).await?);
+                self.sending = Some(Sending::begin(engine, &self.caller.scope, blob).await?);
                 return Ok(Step::More);
             }
-            exporter.line(engine, &self.scope, record).await?;
+            exporter.line(engine, &self.caller.scope, record).await?;
             self.after = record.meta.seq;
             self.records.pop_front();
         } else {
@@ -246,7 +246,7 @@ impl Lines {
             }
             let limit = PAGE_RECORDS.min((self.summary.head.seq.0 - self.after.0) as usize);
             if limit > 0 {
-                let read = engine.store().read_after(&self.scope, &self.summary.id, self.after, limit);
+                let read = engine.store().read_after(&self.caller.scope, &self.summary.id, self.after, limit);
                 self.records = read.await?.into();
             }
             if self.records.is_empty() {
@@ -272,7 +272,10 @@ fn stream_of(lines: Lines) -> impl futures_core::Stream<Item = std::io::Result<P
         match lines.next().await {
             Ok(Some(piece)) => Some((Ok(piece), Some(lines))),
             Ok(None) => None,
-            Err(problem) => Some((Err(std::io::Error::other(problem.code)), None)),
+            Err(problem) => {
+                problem.log(lines.caller.request);
+                Some((Err(std::io::Error::other(problem.code)), None))
+            }
         }
     })
 }

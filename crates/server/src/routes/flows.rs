@@ -35,11 +35,11 @@ impl From<WorkflowError> for Problem {
 }
 
 /// Runs that you can see, newest first.
-#[utoipa::path(get, path = "/v1/flows", tag = "flows", params(wire::Page), responses((status = 200, body = wire::FlowRuns)))]
+#[utoipa::path(get, path = "/v1/flows", tag = "flows", params(wire::ListFlows), responses((status = 200, body = wire::FlowRuns)))]
 async fn list_flows(
     Shared(state): Shared<State>,
     caller: Caller,
-    Params(query): Params<wire::Page>,
+    Params(query): Params<wire::ListFlows>,
 ) -> Result<Json<RunList>> {
     let limit = rows(query.limit, ROWS_MAX)?;
     Ok(Json(state.engine.list_flows(&caller.scope, limit, query.cursor).await?))

@@ -109,7 +109,11 @@ impl Search<'_> {
                 if items.iter().any(|summary| summary.id == hit.session) {
                     continue;
                 }
-                let summary = engine.summary(scope, &hit.session).await?;
+                let summary = match engine.summary(scope, &hit.session).await {
+                    // Erased in between.
+                    Err(error) if error.code() == "session.not_found" => continue,
+                    summary => summary?,
+                };
                 if wanted.includes(&summary) && !title.names(&summary) {
                     items.push(summary);
                 }

@@ -1,33 +1,43 @@
 //! Sessions from a file somebody sends: Sapwood's own, or another program's. What a file says of directories and agents is
 //! believed only as far as its sender could have said it here: an import is no way to more rights.
+//!
+//! Lines go into the store as they come. What is one document is held until all of it is there.
+
+mod own;
+mod upload;
 
 use axum::Json;
 use axum::extract::{Request, State as Shared};
-use bytes::Bytes;
 use sapwood::core::BlobHash;
 use sapwood::core::agent::Agent;
-use sapwood::core::entry::{Body, ContextChanged, Draft};
+use sapwood::core::entry::{Body, ContextChanged};
 use sapwood::core::port::store::NewSession;
 use sapwood::core::port::tool::FsScope;
-use sapwood::engine::import::Mode;
-use sapwood::formats::header::Header;
-use sapwood::formats::import::detect::{PEEK_BYTES, detect};
+use sapwood::engine::import::{Intake, Mode};
+use sapwood::formats::import::detect::detect;
 use sapwood::formats::import::harvest::Harvest;
-use sapwood::formats::import::sapwood::Importer;
-use sapwood::formats::import::{Format, Problem as Fault, reader};
-use sapwood::{EntryId, Seq, SessionId};
+use sapwood::formats::import::{
+    Format, LineSplitter, PROBLEMS_MAX, Problem as Fault, Reader, Trouble, reader,
+};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::upload::Upload;
 use crate::door::Caller;
-use crate::extract::{Params, read_body};
+use crate::extract::Params;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
 /// Problems of a file that are told; the rest are like them.
 const PROBLEMS_TOLD_MAX: usize = 100;
-const PAGE_RECORDS: usize = 1_000;
+/// How many steps, and how many bytes of lines, are taken at a time.
+const BATCH_STEPS: usize = 512;
+const BATCH_BYTES: usize = 2 << 20;
+/// A file that has not said its session's name after so many steps does not have one.
+const NAMELESS_STEPS_MAX: usize = 100_000;
+/// After so many problems a file is given up, a few before nothing of it would be taken any more.
+const PROBLEMS_READ_MAX: usize = PROBLEMS_MAX - 8;
 /// Digits of a hash that make a file's name its sender's own.
 const OWN_NAME_HEX: usize = 16;
 
@@ -48,36 +58,25 @@ async fn import_file(
     Params(query): Params<wire::ImportFile>,
     request: Request,
 ) -> Result<Json<wire::Imports>> {
-    let _place = state.uploads.acquire().await;
-    let bytes = read_body(request, "a file", state.settings.upload_bytes_max).await?;
-    let format = match query.from.as_deref() {
-        Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
-        None => detect(&bytes[..bytes.len().min(PEEK_BYTES)]),
-    };
+    let mut upload = Upload::open(&state, request).await?;
     let mode = if query.dry_run { Mode::DryRun } else { Mode::Write };
     let taking = Taking { state: &state, caller: &caller, mode };
-    let imported = match format {
-        Some(Format::Sapwood) => taking.take_own(&bytes).await?,
-        Some(Format::OpenCode) | None => {
-            let detail = "the file is of no format that can be taken over HTTP; `sapwood import` knows more";
-            return Err(Problem::new("input.format", detail));
-        }
-        Some(format) => {
-            let name = name_of(format, &caller, query.name.as_deref(), &bytes);
-            taking.take_foreign(&bytes, format, &name).await?
-        }
-    };
-    Ok(Json(wire::Imports { items: vec![imported] }))
+    let imported = taking.take(&mut upload, &query).await;
+    if imported.is_err() {
+        upload.drop_rest().await;
+    }
+    Ok(Json(wire::Imports { items: vec![imported?] }))
 }
 
 /// What a file is called. Where a session's id may come of it, it is its sender's own: the same name from the same sender is
-/// the same session, and nobody meets somebody else's. A file without a name is known by its bytes.
-fn name_of(format: Format, caller: &Caller, given: Option<&str>, bytes: &[u8]) -> String {
+/// the same session, and nobody meets somebody else's. A file without a name is known by its first bytes, as many
+/// as are looked at: it goes into the store before the last of them has come.
+fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
     let stem = stem_of(given);
     if !matches!(format, Format::Messages | Format::GeminiCli) {
         return stem;
     }
-    let what = given.map_or_else(|| BlobHash::of(bytes).to_string(), |name| format!("name {name}"));
+    let what = given.map_or_else(|| BlobHash::of(beginning).to_string(), |name| format!("name {name}"));
     let own = BlobHash::of(format!("{} {what}", caller.scope.principal).as_bytes()).to_string();
     format!("{stem}-{}", &own[..OWN_NAME_HEX])
 }
@@ -95,96 +94,64 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    async fn take_foreign(&self, bytes: &Bytes, format: Format, name: &str) -> Result<wire::Imported> {
-        let mut harvest = Harvest::default();
-        let Some(mut reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
-        let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        if format.is_document(first) {
-            reader.push_document(bytes, &mut harvest);
-        } else {
-            for (number, line) in lines(bytes) {
-                reader.push_line(line, number, &mut harvest);
+    async fn take(&self, upload: &mut Upload<'_>, query: &wire::ImportFile) -> Result<wire::Imported> {
+        let format = match query.from.as_deref() {
+            Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
+            None => detect(upload.beginning()),
+        };
+        match format {
+            Some(Format::Sapwood) => own::take(self, upload).await,
+            Some(Format::OpenCode) | None => {
+                let detail =
+                    "the file is of no format that can be taken over HTTP; `sapwood import` knows more";
+                Err(Problem::new("input.format", detail))
+            }
+            Some(format) if upload.is_document(format).await? => {
+                self.take_document(upload, format, query.name.as_deref()).await
+            }
+            Some(format) => self.take_lines(upload, format, query.name.as_deref()).await,
+        }
+    }
+
+    async fn take_document(
+        &self,
+        upload: &mut Upload<'_>,
+        format: Format,
+        name: Option<&str>,
+    ) -> Result<wire::Imported> {
+        let name = name_of(format, self.caller, name, upload.beginning());
+        let bytes = upload.read_all().await?;
+        let _place = self.state.documents.acquire().await;
+        let mut foreign = Foreign::begin(self, format, &name)?;
+        foreign.reader.push_document(&bytes, &mut foreign.harvest);
+        foreign.finish().await
+    }
+
+    /// Lines go into the store as they come.
+    async fn take_lines(
+        &self,
+        upload: &mut Upload<'_>,
+        format: Format,
+        name: Option<&str>,
+    ) -> Result<wire::Imported> {
+        let name = name_of(format, self.caller, name, upload.beginning());
+        let mut foreign = Foreign::begin(self, format, &name)?;
+        let mut lines = LineSplitter::default();
+        while let Some(bytes) = upload.next().await? {
+            lines.push(&bytes, |line, number| foreign.push_line(line, number));
+            if foreign.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
+                foreign.take().await?;
+                // What has no name yet stays where it is, and still counts.
+                if foreign.harvest.steps.is_empty() {
+                    upload.settle(lines.held_bytes());
+                }
+            }
+            if foreign.is_hopeless() {
+                upload.drop_rest().await;
             }
         }
-        reader.finish(&mut harvest);
-        harvest.session.iter_mut().for_each(|session| self.disarm_session(session));
-        for body in harvest.steps.iter_mut().filter_map(|step| step.act.body_mut()) {
-            self.disarm(body);
-        }
-        let intake = self.state.engine.begin_intake(&self.caller.scope, format, self.mode);
-        let taken = intake.finish(&mut harvest).await?;
-        Ok(wire::Imported {
-            session: harvest.session.map(|session| session.id.to_string()),
-            format: Some(format.as_str().to_owned()),
-            added: taken.added,
-            skipped: taken.skipped,
-            problems: told(&harvest.problems),
-        })
-    }
-
-    async fn take_own(&self, bytes: &Bytes) -> Result<wire::Imported> {
-        let mut importer = Importer::default();
-        let mut drafts = Vec::new();
-        for (number, line) in lines(bytes) {
-            importer.push_line(line, number, &mut drafts);
-        }
-        drafts.iter_mut().for_each(|draft| self.disarm(&mut draft.body));
-        let mut imported = wire::Imported {
-            session: importer.header().map(|header| header.id.to_string()),
-            format: Some(Format::Sapwood.as_str().to_owned()),
-            added: 0,
-            skipped: 0,
-            problems: told(importer.problems()),
-        };
-        let Some(header) = importer.header().cloned() else { return Ok(imported) };
-        let known = self.known_ids(&header.id).await?;
-        let differs = known.iter().zip(&drafts).any(|(known, draft)| Some(*known) != draft.id);
-        if differs {
-            let message = "the store has another log under this id; nothing was added".to_owned();
-            imported.problems.push(wire::ImportProblem {
-                line: None,
-                code: "import.differs".to_owned(),
-                message,
-            });
-            return Ok(imported);
-        }
-        // The store may have gone on from there.
-        let fresh = drafts.split_off(known.len().min(drafts.len()));
-        (imported.skipped, imported.added) = (drafts.len() as u64, fresh.len() as u64);
-        if self.mode == Mode::Write && !fresh.is_empty() {
-            self.write(&header, fresh, importer.take_blobs()).await?;
-        }
-        Ok(imported)
-    }
-
-    async fn write(&self, header: &Header, drafts: Vec<Draft>, blobs: Vec<Vec<u8>>) -> Result<()> {
-        let mut new = header.new_session();
-        self.disarm_session(&mut new);
-        let (mut import, _) = self.state.engine.begin_import(&self.caller.scope, new).await?;
-        for bytes in blobs {
-            self.state.engine.store().put_blob(&self.caller.scope, bytes).await?;
-        }
-        for draft in drafts {
-            import.push(draft).await?;
-        }
-        import.finish().await?;
-        Ok(())
-    }
-
-    /// What the store has of the session, in order; nothing if it has none.
-    async fn known_ids(&self, session: &SessionId) -> Result<Vec<EntryId>> {
-        let mut known = Vec::new();
-        if !self.state.engine.exists(&self.caller.scope, session).await? {
-            return Ok(known);
-        }
-        let mut after = Seq::ZERO;
-        loop {
-            let store = self.state.engine.store();
-            let records = store.read_after(&self.caller.scope, session, after, PAGE_RECORDS).await?;
-            let Some(last) = records.last() else { return Ok(known) };
-            after = last.meta.seq;
-            known.extend(records.iter().map(|record| record.meta.id));
-        }
+        lines.finish(|line, number| foreign.push_line(line, number));
+        foreign.finish().await
     }
 
     fn disarm_session(&self, session: &mut NewSession) {
@@ -206,8 +173,65 @@ impl Taking<'_> {
     }
 }
 
-fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
-    (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n'))
+/// A session of another program that is being taken in.
+struct Foreign<'a> {
+    taking: &'a Taking<'a>,
+    format: Format,
+    reader: Box<dyn Reader + Send>,
+    harvest: Harvest,
+    intake: Intake,
+    is_given_up: bool,
+}
+
+impl<'a> Foreign<'a> {
+    fn begin(taking: &'a Taking<'a>, format: Format, name: &str) -> Result<Self> {
+        let Some(reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
+        let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
+        Ok(Self { taking, format, reader, harvest: Harvest::default(), intake, is_given_up: false })
+    }
+
+    fn push_line(&mut self, line: &[u8], number: u64) {
+        if !self.is_given_up {
+            self.reader.push_line(line, number, &mut self.harvest);
+            self.is_given_up = self.harvest.problems.len() >= PROBLEMS_READ_MAX;
+        }
+    }
+
+    /// Takes what was read so far, if its session has a name.
+    async fn take(&mut self) -> Result<()> {
+        self.disarm();
+        Ok(self.intake.take(&mut self.harvest).await?)
+    }
+
+    fn disarm(&mut self) {
+        self.harvest.session.iter_mut().for_each(|session| self.taking.disarm_session(session));
+        for body in self.harvest.steps.iter_mut().filter_map(|step| step.act.body_mut()) {
+            self.taking.disarm(body);
+        }
+    }
+
+    /// Whether the rest is not worth reading.
+    fn is_hopeless(&mut self) -> bool {
+        let is_nameless = self.harvest.session.is_none() && self.harvest.steps.len() > NAMELESS_STEPS_MAX;
+        self.is_given_up |= is_nameless;
+        self.is_given_up
+    }
+
+    async fn finish(mut self) -> Result<wire::Imported> {
+        self.reader.finish(&mut self.harvest);
+        self.take().await?;
+        if self.is_given_up {
+            self.harvest.report(Trouble::GivenUp);
+        }
+        let taken = self.intake.finish(&mut self.harvest).await?;
+        Ok(wire::Imported {
+            session: self.harvest.session.map(|session| session.id.to_string()),
+            format: Some(self.format.as_str().to_owned()),
+            added: taken.added,
+            skipped: taken.skipped,
+            problems: told(&self.harvest.problems),
+        })
+    }
 }
 
 fn told(problems: &[Fault]) -> Vec<wire::ImportProblem> {

@@ -5,7 +5,9 @@ mod agents;
 mod artifacts;
 mod console;
 mod entries;
+mod exact;
 mod export;
+mod feed;
 mod flows;
 mod found;
 mod grafts;
@@ -27,6 +29,7 @@ pub use turns::input_parts;
 
 use axum::Router;
 use sapwood::SessionId;
+use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
@@ -51,6 +54,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(sessions::routes())
         .merge(entries::routes())
         .merge(projections::routes())
+        .merge(feed::routes())
         .merge(tree::routes())
         .merge(turns::routes())
         .merge(flows::routes())
@@ -80,8 +84,15 @@ pub fn router(state: &State) -> Router {
         .with_state(state.clone())
 }
 
-/// The OpenAPI document.
-pub fn document() -> OpenApi {
+/// The OpenAPI document, as it is served.
+pub fn document() -> Value {
+    let mut document = serde_json::to_value(described()).unwrap_or_default();
+    exact::make_exact(&mut document);
+    document
+}
+
+/// What the routes say of themselves.
+fn described() -> OpenApi {
     let (_, mut document) = all().split_for_parts();
     let components = document.components.get_or_insert_default();
     components.schemas.insert(wire::Problem::name().into_owned(), wire::Problem::schema());

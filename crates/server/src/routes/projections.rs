@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::core::project::context::Message;
-use sapwood::core::project::feed::FeedItem;
 use sapwood::core::project::ledger::LedgerLine;
 use sapwood::core::project::outline::Outline;
 use sapwood::core::project::timeline::Point;
@@ -26,7 +25,6 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(get_pressure))
         .routes(routes!(get_timeline))
         .routes(routes!(get_tree))
-        .routes(routes!(get_feed))
         .routes(routes!(get_ledger))
         .routes(routes!(get_usage))
         .routes(routes!(get_archives))
@@ -133,19 +131,6 @@ async fn get_tree(
 ) -> Result<Json<Outline>> {
     state.note_read(&caller, &session).await?;
     Ok(Json(state.engine.tree(&caller.scope, &session).await?))
-}
-
-/// What an operator watches.
-#[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections", params(("session" = String, Path)),
-    responses((status = 200, body = wire::Feed)))]
-async fn get_feed(
-    Shared(state): Shared<State>,
-    caller: Caller,
-    At(session): At<SessionId>,
-) -> Result<Json<Items<FeedItem>>> {
-    state.note_read(&caller, &session).await?;
-    state.engine.summary(&caller.scope, &session).await?;
-    Ok(Json(Items { items: state.engine.feed(&caller.scope, &session).await? }))
 }
 
 /// A line per round: what was meant, what came of it, how sure the model was.

@@ -55,7 +55,9 @@ async fn list_sessions(
     let words = query.q.clone();
     let filter = filter_of(query)?;
     if let Some(words) = words {
-        return Ok(Json(found::find_sessions(&state, &caller, words, filter).await?));
+        let page = found::find_sessions(&state, &caller, words, filter).await?;
+        state.note_shown(&caller, &page.items).await?;
+        return Ok(Json(page));
     }
     let page = state.engine.list(&caller.scope, &filter).await?;
     Ok(Json(Page { items: page.items, next: page.next }))
@@ -127,7 +129,9 @@ async fn get_session(
     caller: Caller,
     At(session): At<SessionId>,
 ) -> Result<Json<Summary>> {
-    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+    let summary = state.engine.summary(&caller.scope, &session).await?;
+    state.note_shown(&caller, std::slice::from_ref(&summary)).await?;
+    Ok(Json(summary))
 }
 
 /// Renames a session, or lets it end or go on.

@@ -112,12 +112,9 @@ async fn compact_session(
     Shared(state): Shared<State>,
     caller: Caller,
     At(session): At<SessionId>,
-    Maybe(asked): Maybe<Option<serde_json::Value>>,
+    Maybe(asked): Maybe<serde_json::Map<String, serde_json::Value>>,
 ) -> Result<Json<wire::Compacted>> {
-    let options = match asked {
-        Some(asked) => CompactOptions::from_json(&asked).map_err(sapwood::Error::from)?,
-        None => CompactOptions::default(),
-    };
+    let options = CompactOptions::from_json(&asked.into()).map_err(sapwood::Error::from)?;
     let asks_model =
         [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     let mut how = Compacting::new(options, Trigger::Manual);

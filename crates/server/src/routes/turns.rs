@@ -123,13 +123,13 @@ fn approval_of(pending: &PendingApproval) -> wire::Approval {
     }
 }
 
-/// The turn, if it is the one that is open.
-async fn open_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnLook> {
+/// The turn, if it has not ended.
+async fn open_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnId> {
     let look = look(state, caller, session, turn).await?;
     if look.ended.is_some() {
         return Err(Problem::new("turn.ended", format!("turn {turn} has ended")));
     }
-    Ok(look)
+    Ok(look.turn)
 }
 
 /// Asks a turn to end. What it said so far stays.
@@ -140,8 +140,8 @@ async fn cancel_turn(
     caller: Caller,
     At((session, turn)): At<(SessionId, String)>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    open_turn(&state, &caller, &session, &turn).await?;
-    let turn = state.engine.cancel(&caller.scope, &session).await?;
+    let turn = open_turn(&state, &caller, &session, &turn).await?;
+    state.engine.cancel_turn(&caller.scope, &session, turn).await?;
     // One that waits for a person, or whose process died, runs nowhere: it ends when it is carried on.
     Inner::resume_later(&state, caller.scope.clone(), session.clone());
     let accepted =
@@ -159,10 +159,11 @@ async fn steer_turn(
     At((session, turn)): At<(SessionId, String)>,
     Body(steer): Body<wire::Steer>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    open_turn(&state, &caller, &session, &turn).await?;
-    let queued = state.engine.steer(&caller.scope, &session, input_parts(&steer.input)?).await?;
-    let accepted =
-        wire::Accepted { session: session.to_string(), turn: Some(turn), queued: Some(queued.to_string()) };
+    let turn = open_turn(&state, &caller, &session, &turn).await?;
+    let parts = input_parts(&steer.input)?;
+    let queued = state.engine.steer_turn(&caller.scope, &session, turn, parts).await?;
+    let (session, turn) = (session.to_string(), Some(turn.to_string()));
+    let accepted = wire::Accepted { session, turn, queued: Some(queued.to_string()) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 

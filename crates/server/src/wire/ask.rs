@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -96,8 +96,8 @@ pub struct ListEntries {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
-pub struct Page {
-    #[param(minimum = 1, maximum = 500)]
+pub struct ListFlows {
+    #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
     /// What the page before had as `next`.
     pub cursor: Option<String>,
@@ -243,22 +243,40 @@ pub struct Uncompact {
 /// As `sapwood compact` takes them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Compact {
+    #[schema(nullable = false)]
     pub keep_last: Option<u32>,
+    #[schema(nullable = false)]
     pub keep_recent_tokens: Option<u64>,
+    #[schema(nullable = false)]
     pub keep_first: Option<u32>,
+    #[schema(nullable = false)]
     pub token_threshold: Option<u64>,
+    #[schema(nullable = false, minimum = 80)]
     pub tool_output_max_chars: Option<u32>,
     /// `truncate`, `observation_mask` or `llm`.
+    #[schema(nullable = false)]
     pub compact_strategy: Option<String>,
+    #[schema(nullable = false, minimum = 1)]
     pub hard_limit_tokens: Option<u64>,
+    #[schema(nullable = false)]
     pub hard_limit_strategy: Option<String>,
+    #[schema(nullable = false)]
     pub instructions: Option<String>,
+}
+
+/// What a client says: words, or an array of parts or items.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Said {
+    Words(String),
+    Pieces(Vec<Map<String, Value>>),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTurn {
     /// Words, or an array of parts.
+    #[schema(value_type = Said)]
     pub input: Value,
     /// Answer with the turn's events instead of its id.
     #[serde(default)]
@@ -280,6 +298,7 @@ pub enum IfRunning {
 #[serde(deny_unknown_fields)]
 pub struct Steer {
     /// Words, or an array of parts.
+    #[schema(value_type = Said)]
     pub input: Value,
 }
 
@@ -347,11 +366,20 @@ pub struct UploadName {
     pub name: String,
 }
 
+/// A flow as YAML, or as the object that the YAML would be.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum FlowText {
+    Yaml(String),
+    Object(Map<String, Value>),
+}
+
 /// A run to be started.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewFlow {
     /// The workflow document: its YAML as a string, or the same as an object.
+    #[schema(value_type = FlowText)]
     pub flow: Value,
     /// What the flow is given to work on.
     #[serde(default)]

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
+use super::Said;
+
 /// What went wrong, as OpenAI's clients expect it; `code` is one of Sapwood's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OpenAiError {
@@ -34,7 +36,8 @@ pub struct NewConversation {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ConversationPatch {
-    pub metadata: Option<BTreeMap<String, String>>,
+    /// What does not say what it should be replaced by replaces nothing.
+    pub metadata: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -134,6 +137,7 @@ pub struct NewResponse {
     /// A model's name. A bare one that is not known here is answered by the conversation's own model.
     pub model: Option<String>,
     /// Words, or an array of items.
+    #[schema(value_type = Said, required = true)]
     pub input: Value,
     /// In the place of the system prompt, for this response only.
     pub instructions: Option<String>,
@@ -149,8 +153,11 @@ pub struct NewResponse {
     /// `auto` or `none`.
     pub tool_choice: Option<Value>,
     pub parallel_tool_calls: Option<bool>,
+    #[schema(minimum = 0.0, maximum = 2.0)]
     pub temperature: Option<f64>,
+    #[schema(minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f64>,
+    #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     pub reasoning: Option<Map<String, Value>>,
     /// Only plain text.

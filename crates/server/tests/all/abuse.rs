@@ -383,3 +383,41 @@ async fn a_server_whose_places_are_all_taken_can_be_stopped() {
         assert_eq!(crate::wire::next_event(stream).await, None, "its stream ends");
     }
 }
+
+/// An item that is kept as it came may look like one of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_names_what_is_not_there_is_listed_all_the_same() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    for url in ["blob:zz;image/png", &format!("blob:{};image/png", "0".repeat(64)), "blob:https://x"] {
+        let item = json!({ "role": "user", "content": [{ "type": "input_image", "image_url": url }] });
+        let added = house.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
+        assert_eq!(added.status, 200, "{url}: {}", added.json());
+        let listed = house.get("ana", "/v1/conversations/s/items?limit=1").await;
+        assert_eq!(listed.status, 200, "{url}: {}", listed.json());
+        assert_eq!(listed.json()["data"][0]["content"][0]["image_url"], url, "{}", listed.json());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_items_ends_where_its_media_are_much() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let data = "A".repeat(9 << 20);
+    let item = json!({ "role": "user", "content": [
+        { "type": "input_image", "image_url": format!("data:image/png;base64,{data}") }] });
+    for _ in 0..3 {
+        let added = house.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
+        assert_eq!(added.status, 200);
+    }
+    let (mut after, mut pages) = (String::new(), Vec::new());
+    loop {
+        let page = house.get("ana", &format!("/v1/conversations/s/items?limit=100{after}")).await.json();
+        pages.push(page["data"].as_array().unwrap().len());
+        if page["has_more"] == false {
+            break;
+        }
+        after = format!("&after={}", page["last_id"].as_str().unwrap());
+    }
+    assert_eq!(pages, [2, 1]);
+}

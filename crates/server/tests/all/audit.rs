@@ -118,14 +118,32 @@ async fn opening_what_is_there_and_seeing_it_in_a_search_or_a_question_is_writte
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn looking_at_a_session_or_finding_it_is_written_down_once_in_a_while() {
+    for path in ["/v1/sessions/s", "/v1/sessions?q=two", "/v1/sessions?q=S", "/v1/conversations/s"] {
+        let house = House::open().await;
+        house.shared_session("s").await;
+        for key in ["rex", "rex", "ana", "operator", "bob"] {
+            let status = house.get(key, path).await.status;
+            assert_eq!(status, if key == "bob" && !path.contains('?') { 404 } else { 200 }, "{key} {path}");
+        }
+        for (name, lines) in [("rex", &["read"][..]), ("olga", &["read"]), ("bob", &[])] {
+            assert_eq!(lines_of(&house, "s", &format!("user:{name}")).await, lines, "{name} {path}");
+        }
+        assert!(!lines_of(&house, "s", "user:ana").await.contains(&"read".to_owned()), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_an_owner_extends_a_session_by_an_import() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = export(&house, "ana", "s").await;
     let before = log_of(&house, "ana", "s").await;
     let forged = said(&file, "I, Ana, agree", "user:ana");
-    let refused = import(&house, "cole", "", forged.as_bytes()).await;
-    assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"));
+    for query in ["?dry_run=true", ""] {
+        let refused = import(&house, "cole", query, forged.as_bytes()).await;
+        assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"), "{query}");
+    }
     assert_eq!(log_of(&house, "ana", "s").await, before);
     assert_eq!(import(&house, "operator", "", forged.as_bytes()).await.status, 200);
     assert_eq!(log_of(&house, "ana", "s").await.len(), before.len() + 1);

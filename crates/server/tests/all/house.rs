@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::wire::{Answer, exchange, request};
 use crate::world::world;
 
-pub static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::to_value(document()).unwrap());
+pub static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
 
 pub struct House {
     pub addr: SocketAddr,
@@ -25,7 +25,8 @@ pub struct House {
     pub state: State,
     keys: HashMap<String, String>,
     stop: Option<oneshot::Sender<()>>,
-    _dir: tempfile::TempDir,
+    /// Where its store is, as `s.db`.
+    pub dir: tempfile::TempDir,
 }
 
 /// What is asked as whom.
@@ -80,7 +81,7 @@ impl House {
         tokio::spawn(listening.run(async move {
             let _ = stopped.await;
         }));
-        Self { addr, engine, state, keys: HashMap::new(), stop: Some(stop), _dir: dir }
+        Self { addr, engine, state, keys: HashMap::new(), stop: Some(stop), dir }
     }
 
     pub async fn add_key(

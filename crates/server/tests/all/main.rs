@@ -4,6 +4,7 @@
 
 mod abuse;
 mod audit;
+mod bounds;
 mod console;
 mod document;
 mod door;
@@ -11,8 +12,10 @@ mod example;
 mod flows;
 mod fuzz;
 mod house;
+mod imports;
 mod keys;
 mod memory;
+mod named;
 mod parallel;
 mod rights;
 mod sessions;

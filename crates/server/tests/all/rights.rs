@@ -8,7 +8,7 @@ use crate::wire::Answer;
 
 /// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
+pub enum Needs {
     /// Only to be somebody.
     Key,
     Read,
@@ -17,7 +17,7 @@ enum Needs {
 }
 
 /// A route, what it needs, what is sent to it, and what whoever may use it hears.
-type Row = (&'static str, Needs, Value, u16);
+pub type Row = (&'static str, Needs, Value, u16);
 
 fn table() -> Vec<Row> {
     [sessions(), around()].concat()
@@ -135,14 +135,14 @@ pub fn stage(prompt: &str) -> Value {
     json!({ "schema_version": "1.0", "workflow": { "id": "small", "nodes": nodes, "edges": edges } })
 }
 
-struct Route {
-    method: String,
-    template: String,
-    row: Row,
+pub struct Route {
+    pub method: String,
+    pub template: String,
+    pub row: Row,
 }
 
 /// The routes of the document; one that the table does not know fails the test.
-fn routes() -> Vec<Route> {
+pub fn routes() -> Vec<Route> {
     let mut routes = Vec::new();
     for (template, item) in DOCUMENT["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -160,7 +160,7 @@ fn routes() -> Vec<Route> {
 }
 
 /// A session in which the route can do its work, and the turn or approval it is about.
-async fn prepare(house: &House, route: &Route, session: &str) -> (String, String) {
+pub async fn prepare(house: &House, route: &Route, session: &str) -> (String, String) {
     house.shared_session(session).await;
     let base = format!("/v1/sessions/{session}");
     let mut names = ("0197a000-0000-7000-8000-000000000000".to_owned(), format!("{session}~none"));
@@ -249,7 +249,7 @@ pub async fn wait_for_approval(house: &House, session: &str) -> String {
 }
 
 impl Route {
-    fn path(&self, session: &str, turn: &str, approval: &str) -> String {
+    pub fn path(&self, session: &str, turn: &str, approval: &str) -> String {
         let path = self.template.replace("{session}", session).replace("{conversation}", session);
         let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =

@@ -301,3 +301,32 @@ async fn metadata_is_replaced_only_by_metadata() {
     let too_much = json!({ "model": "demo", "input": "hi", "top_p": 7 });
     assert_eq!(house.post("ana", "/v1/responses", &too_much).await.status, 400);
 }
+
+/// A store whose file is gone takes every write and keeps none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_store_was_taken_away_is_not_ready_and_says_no_path() {
+    let house = House::open().await;
+    let ready = || house.ask(Ask { method: "GET", path: "/readyz", key: None, headers: &[], body: b"" });
+    let began = std::time::Instant::now();
+    for _ in 0..200 {
+        assert_eq!(ready().await.status, 200);
+    }
+    let (file, away) = (house.dir.path().join("s.db"), house.dir.path().join("away.db"));
+    std::fs::rename(&file, &away).unwrap();
+    let mut answer = ready().await;
+    while answer.status == 200 {
+        assert!(began.elapsed() < crate::wire::PATIENCE, "nobody noticed");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        answer = ready().await;
+    }
+    assert_eq!((answer.status, answer.code().as_str()), (503, "store.unreachable"));
+    assert!(!String::from_utf8_lossy(&answer.body).contains("s.db"));
+    std::fs::rename(&away, &file).unwrap();
+    while ready().await.status != 200 {
+        assert!(began.elapsed() < crate::wire::PATIENCE, "it is there again");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let left: Vec<_> =
+        std::fs::read_dir(house.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("tried")), "{left:?}");
+}

@@ -171,6 +171,37 @@ async fn a_long_feed_is_replayed_in_pieces_that_make_the_whole() {
     assert_eq!(json!(items), house.get("ana", "/v1/sessions/s/feed").await.json()["items"]);
 }
 
+/// Whoever takes it slowly has a piece of it in memory. A feed whose length is told was written before it was sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_is_sent_as_it_is_read_and_is_the_whole() {
+    let house = House::open().await;
+    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let call = |id: &str| {
+        json!({ "role": "assistant", "content": null, "tool_calls": [
+        { "id": id, "type": "function", "function": { "name": "look", "arguments": "{}" } }] })
+    };
+    let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "found" });
+    let words = || json!({ "role": "user", "content": "x".repeat(90_000) });
+    let mut messages = vec![call("late"), call("soon"), call("never"), words(), words(), result("soon")];
+    messages.extend((0..30).map(|_| words()));
+    messages.push(result("late"));
+    assert_eq!(house.post("ana", "/v1/sessions/s/entries", &json!(messages)).await.status, 201);
+    let feed = house.get("ana", "/v1/sessions/s/feed").await;
+    assert_eq!((feed.status, feed.header("content-length")), (200, None));
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    let mut whole = json!(house.engine.feed(&scope, &"s".parse().unwrap()).await.unwrap());
+    // Its outcome is further away than anybody waits: it is at the end, under the same id.
+    let found = whole[0].clone();
+    (whole[0]["type"], whole[0]["text"]) = (json!("tool"), json!("{}"));
+    whole.as_array_mut().unwrap().push(found);
+    assert_eq!(feed.json()["items"], whole);
+    assert_eq!(house.get("bob", "/v1/sessions/s/feed").await.code(), "session.not_found");
+    house.post("ana", "/v1/sessions", &json!({ "id": "empty" })).await;
+    let empty = house.get("ana", "/v1/sessions/empty/feed").await;
+    assert!(empty.header("content-length").is_some(), "what is short has a length");
+    assert!(empty.json()["items"].is_array(), "{}", empty.json());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_can_say_nothing_more_on_an_open_socket() {
     let mut house = House::open().await;

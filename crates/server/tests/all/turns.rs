@@ -167,3 +167,50 @@ async fn a_turn_that_waits_ends_when_its_session_is_archived() {
     assert_eq!((archived.status, archived.json()["state"].as_str()), (200, Some("archived")));
     wait_for(&house, "s", &turn, "cancelled").await;
 }
+
+/// Whoever names a turn means that one, also if another was begun since they looked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_to_a_turn_that_is_over_reaches_no_other() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    let session = "s".parse().unwrap();
+    let mut turns = Vec::new();
+    for _ in 0..2 {
+        let begun =
+            house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await.json();
+        let turn = begun["turn"].as_str().unwrap().to_owned();
+        if turns.is_empty() {
+            let path = format!("/v1/sessions/s/turns/{turn}/cancel");
+            assert_eq!(house.post("ana", &path, &json!({})).await.status, 202);
+            wait_for(&house, "s", &turn, "cancelled").await;
+        }
+        turns.push(turn);
+    }
+    let over = turns[0].parse().unwrap();
+    let before = house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"].clone();
+    let words = vec![sapwood::core::Part::text("gently")];
+    let steered = house.engine.steer_turn(&scope, &session, over, words).await.unwrap_err();
+    let cancelled = house.engine.cancel_turn(&scope, &session, over).await.unwrap_err();
+    assert_eq!((steered.code(), cancelled.code()), ("turn.ended", "turn.ended"));
+    assert_eq!(house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"], before, "nothing was said");
+    let path = format!("/v1/sessions/s/turns/{}/steer", turns[1]);
+    assert_eq!(house.post("ana", &path, &json!({ "input": "gently" })).await.status, 202);
+    let path = format!("/v1/sessions/s/turns/{}/cancel", turns[1]);
+    assert_eq!(house.post("ana", &path, &json!({})).await.status, 202);
+    wait_for(&house, "s", &turns[1], "cancelled").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_begun_leaves_no_session() {
+    let settings = sapwood_server::Settings { body_bytes_max: 64 << 20, rate: None, ..Default::default() };
+    let house = House::open_with(settings).await;
+    let item = json!({ "role": "user", "content": "x".repeat(17 << 20) });
+    for (path, body) in
+        [("/v1/conversations", json!({ "items": [item] })), ("/v1/responses", json!({ "input": [item] }))]
+    {
+        let refused = house.post("ana", path, &body).await;
+        assert_eq!((refused.status, refused.code().as_str()), (413, "input.too_large"), "{path}");
+    }
+    assert_eq!(house.get("ana", "/v1/sessions").await.json()["items"], json!([]));
+}

@@ -11,6 +11,15 @@ use super::world::{
     Twin, World, ana, answered, archived, bob, code, foreign_ana, id, operator, said, said_with, shared,
 };
 
+pub async fn a_store_that_is_well_can_be_written(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    world.store.check_writable().await.unwrap();
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let before = world.store.summary(&ana(), &session).await.unwrap();
+    world.store.check_writable().await.unwrap();
+    assert_eq!(world.store.summary(&ana(), &session).await.unwrap(), before, "to ask changes nothing");
+}
+
 pub async fn summaries_are_equal_after_reopening_i3(harness: &impl Harness) {
     let world = World::open(harness).await;
     let new = sapwood_core::port::store::NewSession {

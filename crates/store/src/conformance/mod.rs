@@ -113,7 +113,7 @@ macro_rules! conformance_cases {
                 the_source_goes_on_below_i8, of_an_empty_session, onto_itself_or_an_existing_id_is_refused,
                 at_nothing_is_refused, labels_of_unshared_entries_are_left_out, children_and_lineage,
                 nothing_but_the_path_is_inherited, compactions_reach_into_the_shared_part;
-            lives_on: summaries_are_equal_after_reopening_i3, logs_are_equal_after_reopening_i3,
+            lives_on: a_store_that_is_well_can_be_written, summaries_are_equal_after_reopening_i3, logs_are_equal_after_reopening_i3,
                 forks_live_on_i3, erased_stays_erased_i3, blobs_and_audit_live_on_i3,
                 appending_goes_on_after_reopening_i3, two_open_stores_see_each_others_appends;
             model: random_sessions_equal_the_naive_model, random_forks_equal_the_naive_model,

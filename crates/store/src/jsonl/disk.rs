@@ -8,23 +8,12 @@ use std::time::{Duration, Instant};
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
+pub use crate::place::fault;
 use crate::{Durability, private};
 
 /// How long to wait for somebody else's lock, and how often to look.
 const LOCK_WAIT_MS: u64 = 10_000;
 const LOCK_LOOK_MS: u64 = 2;
-
-/// An I/O error, with its place.
-pub fn fault(path: &Path, source: std::io::Error) -> StoreError {
-    let place = path.display().to_string();
-    match source.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { place },
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            StoreError::ReadOnly { place, why: source.to_string() }
-        }
-        _ => StoreError::Io { place, source },
-    }
-}
 
 pub trait At<T> {
     fn at(self, path: &Path) -> Result<T>;

@@ -45,6 +45,7 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId,
 
 use crate::admit::admit;
 use crate::logbook::{Logbook, Searching, check_only, row_at};
+use crate::place::Place;
 use crate::{Durability, rules};
 use book::Book;
 use file::Handle;
@@ -71,6 +72,7 @@ pub struct JsonlOptions {
 
 pub struct JsonlStore {
     root: PathBuf,
+    place: Place,
     options: JsonlOptions,
     /// One thing at a time; never held across an await.
     tenants: Mutex<HashMap<TenantId, TenantDir>>,
@@ -84,7 +86,7 @@ impl JsonlStore {
             let why = format!("{} is not a directory", root.display());
             return Err(StoreError::Invalid { what: "the store's place", why });
         }
-        Ok(Self { root, options, tenants: Mutex::default() })
+        Ok(Self { place: Place::new(&root), root, options, tenants: Mutex::default() })
     }
 
     pub fn root(&self) -> &Path {
@@ -338,6 +340,10 @@ impl Upkeep for JsonlStore {
     }
 
     /// Every append is in its file when it is acknowledged: nothing is under way.
+    async fn check_writable(&self) -> Result<()> {
+        self.place.check()
+    }
+
     async fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -471,6 +471,16 @@ impl Upkeep for PgStore {
         Ok(Some(found.map_err(|error| self.damaged(error))?))
     }
 
+    async fn check_writable(&self) -> Result<()> {
+        let sql = "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool";
+        let rows = self.ask_at_door(sql, &[]).await?;
+        if rows.first().is_some_and(|row| row.get(0)) {
+            let (place, why) = (self.server.place.to_string(), "the server takes no writes".to_owned());
+            return Err(StoreError::ReadOnly { place, why });
+        }
+        Ok(())
+    }
+
     async fn flush(&self) -> Result<()> {
         self.home.inside(self.mouth.flush()).await;
         Ok(())

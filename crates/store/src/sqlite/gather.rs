@@ -1,8 +1,9 @@
 //! Looks at sessions' rows that come at the same time share one snapshot: to begin one takes locks that all readers of the
 //! file meet at, and several times as long as to read a row.
 //!
-//! Whoever finds nobody waiting lets the other tasks of its thread come first, then reads for all of them. So a snapshot
-//! never begins before anybody who reads in it has asked.
+//! Everybody lets the other tasks of its thread come first; whoever goes on first then reads for all who wait. So a snapshot
+//! never begins before anybody who reads in it has asked, and nobody depends on another's going on: that one may be a
+//! piece of the work of whoever waits here, and is not gone on with before this has its answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -34,27 +35,23 @@ impl Gathering {
     pub async fn summary(&self, readers: &Readers, scope: &Scope, session: &SessionId) -> Result<Summary> {
         let (sender, answer) = oneshot::channel();
         let look = Look { scope: scope.clone(), session: session.clone(), answer: sender };
-        match self.join(look) {
-            Place::First => {
-                let leading = Leading { gathering: self, readers };
-                tokio::task::yield_now().await;
-                drop(leading);
-            }
-            Place::Behind => {}
-            Place::None => return readers.glance(|desk| look_at(desk, scope, session)),
+        if !self.join(look) {
+            return readers.glance(|desk| look_at(desk, scope, session));
         }
+        let waiting = Waiting { gathering: self, readers };
+        tokio::task::yield_now().await;
+        drop(waiting);
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    fn join(&self, look: Look) -> Place {
+    /// False if there are too many.
+    fn join(&self, look: Look) -> bool {
         let mut looks = self.looks();
-        let place = match looks.len() {
-            0 => Place::First,
-            LOOKS_MAX.. => return Place::None,
-            _ => Place::Behind,
-        };
-        looks.push(look);
-        place
+        let has_room = looks.len() < LOOKS_MAX;
+        if has_room {
+            looks.push(look);
+        }
+        has_room
     }
 
     fn looks(&self) -> MutexGuard<'_, Vec<Look>> {
@@ -62,22 +59,18 @@ impl Gathering {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    First,
-    Behind,
-    None,
-}
-
-/// Whoever came first. It reads for everybody when it goes, also if its own caller went away.
-struct Leading<'g> {
+/// Somebody who waits. It reads for everybody who still does when it goes on, or away.
+struct Waiting<'g> {
     gathering: &'g Gathering,
     readers: &'g Readers,
 }
 
-impl Drop for Leading<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let looks = std::mem::take(&mut *self.gathering.looks());
+        if looks.is_empty() {
+            return;
+        }
         let mut waiting = looks.into_iter();
         let read = self.readers.glance(|desk| {
             super::reader::in_snapshot(desk, |desk| {
@@ -100,4 +93,35 @@ impl Drop for Leading<'_> {
 
 fn look_at(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Summary> {
     Ok(find(desk, scope, session, Right::Read)?.summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use sapwood_core::port::store::{NewSession, Sessions};
+    use sapwood_core::{Principal, TenantId, TimestampMs};
+
+    use super::*;
+    use crate::OpenOptions;
+    use crate::sqlite::SqliteStore;
+
+    /// As a piece of somebody's work is that is not gone on with while they do something else.
+    #[tokio::test]
+    async fn a_look_that_is_not_gone_on_with_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path().join("s.db"), OpenOptions::default()).unwrap();
+        let scope = Scope::operator(TenantId::local(), Principal::System);
+        let session: SessionId = "s".parse().unwrap();
+        store.create(&scope, NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        let mut held = pin!(store.summary(&scope, &session));
+        let begun = poll_fn(|context| Poll::Ready(held.as_mut().poll(context))).await;
+        assert!(begun.is_pending());
+        let other = tokio::time::timeout(Duration::from_secs(10), store.summary(&scope, &session)).await;
+        assert_eq!(other.expect("an answer in time").unwrap().id, session);
+        assert_eq!(held.await.unwrap().id, session, "and it has its answer, too");
+    }
 }

@@ -46,6 +46,7 @@ use sapwood_core::tree::{Head, nth_message};
 use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use crate::pieces::{Piece, slice};
+use crate::place::Place;
 use crate::{Durability, OpenOptions, private, rules};
 use blob::Found;
 use desk::{Desk, Mode};
@@ -57,7 +58,7 @@ use reader::Readers;
 use session::find;
 use sink::Sink;
 use watch::Watcher;
-use writer::{Turn, Writer};
+use writer::{Turn, Writer, blocking};
 
 /// So many entries at once are an import's: the writer's thread commits them, and the caller gets the next ready meanwhile.
 const MANY_DRAFTS: usize = 64;
@@ -67,6 +68,7 @@ const SWEPT_PIECES_MAX: usize = 64;
 
 pub struct SqliteStore {
     path: PathBuf,
+    place: Place,
     durability: Durability,
     // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
     // that can write.
@@ -96,6 +98,7 @@ impl SqliteStore {
         let durability = options.durability;
         let _folder = Folder::start(&mut desk, key)?;
         Ok(Self {
+            place: Place::new(&path),
             path,
             durability,
             readers,
@@ -371,6 +374,10 @@ impl Audit for SqliteStore {
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
         self.writer.alone(|desk| check::check(desk, scope, repair))
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        blocking(|| self.place.check())
     }
 
     async fn flush(&self) -> Result<()> {

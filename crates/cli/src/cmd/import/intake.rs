@@ -1,7 +1,7 @@
 //! One file into the store. The n-th entry of a file has seq n, so what the store has already is known by its seq and id:
 //! equal entries are skipped, and a log that differs is left as it is.
 
-use sapwood::core::Draft;
+use sapwood::core::{Draft, Right};
 use sapwood::engine::import::Import;
 use sapwood::formats::header::Header;
 use sapwood::formats::import::sapwood::Importer;
@@ -186,6 +186,7 @@ impl Intake<'_> {
     /// Everything that is there was compared: what follows is new.
     async fn extend(&self, session: SessionId) -> Result<Target> {
         if self.dry_run {
+            self.app.engine.check_right(&self.app.scope, &session, Right::Own).await?;
             return Ok(Target::Counting);
         }
         let now = sapwood::core::TimestampMs::default();

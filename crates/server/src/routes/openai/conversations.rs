@@ -8,12 +8,14 @@ use sapwood::core::entry::{Body as EntryBody, CustomInfo};
 use sapwood::core::{Json as CoreJson, Kind};
 use sapwood::engine::turn::StartOptions;
 use sapwood::engine::write::InjectOptions;
+use sapwood::formats::responses::read::Incoming;
 use sapwood::{OpenOptions, Seq, SessionId};
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::items::{read_new_items, store_blobs};
+use super::place::erase_made;
 use super::{check_metadata, mint_id, plain_agent};
 use crate::door::Caller;
 use crate::extract::{At, Body, Maybe};
@@ -50,15 +52,30 @@ async fn create_conversation(
     let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
     let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
     let (session, _) = state.engine.start(&caller.scope, options).await?;
-    store_blobs(&state, &caller, incoming.blobs).await?;
-    let mut bodies = incoming.bodies;
-    if !metadata.is_empty() {
-        bodies.push(metadata_info(&metadata).into());
-    }
-    if !bodies.is_empty() {
-        state.engine.inject(&caller.scope, &session, bodies, InjectOptions::default()).await?;
+    if let Err(problem) = fill(&state, &caller, &session, incoming, &metadata).await {
+        erase_made(&state, &caller.scope, &session).await;
+        return Err(problem);
     }
     show(&state, &caller, &session).await
+}
+
+/// What a conversation begins with.
+async fn fill(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+    incoming: Incoming,
+    metadata: &BTreeMap<String, String>,
+) -> Result<()> {
+    store_blobs(state, caller, incoming.blobs).await?;
+    let mut bodies = incoming.bodies;
+    if !metadata.is_empty() {
+        bodies.push(metadata_info(metadata).into());
+    }
+    if !bodies.is_empty() {
+        state.engine.inject(&caller.scope, session, bodies, InjectOptions::default()).await?;
+    }
+    Ok(())
 }
 
 /// What a conversation is, without its items.
@@ -69,6 +86,7 @@ async fn get_conversation(
     caller: Caller,
     At(session): At<SessionId>,
 ) -> Result<Json<wire::Conversation>> {
+    state.note_read(&caller, &session).await?;
     show(&state, &caller, &session).await
 }
 
@@ -81,10 +99,8 @@ async fn update_conversation(
     At(session): At<SessionId>,
     Body(patch): Body<wire::ConversationPatch>,
 ) -> Result<Json<wire::Conversation>> {
-    // What does not say what it should be replaced by replaces nothing.
-    let metadata = patch.metadata.ok_or_else(|| Problem::invalid("metadata is missing"))?;
-    check_metadata(&metadata)?;
-    let bodies = vec![metadata_info(&metadata).into()];
+    check_metadata(&patch.metadata)?;
+    let bodies = vec![metadata_info(&patch.metadata).into()];
     let options = InjectOptions { audited: Some("metadata"), ..InjectOptions::default() };
     state.engine.inject(&caller.scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await

@@ -117,6 +117,7 @@ impl Telling {
 
     /// The last thing a stream says when it cannot go on.
     fn fail(&mut self, problem: &Problem) {
+        problem.log(self.flow.request());
         let fault = error_of(problem).error;
         self.waiting.push_back(json!({
             "type": "error", "code": fault.code, "message": fault.message, "param": null,
@@ -180,7 +181,10 @@ impl Waiting {
         }
         let shown = match look(&self.state, &self.caller, &self.id).await {
             Ok(response) => response,
-            Err(problem) => serde_json::to_value(error_of(&problem)).unwrap_or_default(),
+            Err(problem) => {
+                problem.log(self.caller.request);
+                serde_json::to_value(error_of(&problem)).unwrap_or_default()
+            }
         };
         drop(self.passing.take());
         (Bytes::from(shown.to_string()), None)

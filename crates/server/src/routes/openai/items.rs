@@ -10,7 +10,7 @@ use sapwood::SessionId;
 use sapwood::core::entry::codec::CodecError;
 use sapwood::core::entry::{AssistantMessage, Body as EntryBody, LeafMoved};
 use sapwood::core::port::store::Appended;
-use sapwood::core::{BlobHash, Entry, Kind};
+use sapwood::core::{Entry, Kind, StoreError};
 use sapwood::engine::write::InjectOptions;
 use sapwood::formats::responses::ItemId;
 use sapwood::formats::responses::items::{BLOB_SCHEME, Item, Items};
@@ -28,6 +28,8 @@ use crate::wire::openai as wire;
 
 const ROWS_DEFAULT: u32 = 20;
 const ROWS_MAX: u32 = 100;
+/// A page ends behind the item with which its media are so much.
+const PAGE_MEDIA_BYTES: usize = 16 << 20;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_items, create_items)).routes(routes!(get_item, delete_item))
@@ -91,8 +93,7 @@ async fn list_items(
 ) -> Result<Json<wire::ItemList>> {
     let all = path_items(&state, &caller, &session).await?;
     let (page, has_more) = page_of(all.list, &query)?;
-    let items = embed_all(&state, &caller, page).await?;
-    Ok(Json(list_of(items, has_more)))
+    Ok(Json(embed_page(&state, &caller, page, has_more).await?))
 }
 
 /// One item.
@@ -218,6 +219,34 @@ pub fn list_of(values: Vec<Value>, has_more: bool) -> wire::ItemList {
     }
 }
 
+/// A page with its media, which ends early where there is much of it: always one item, and the rest with the next page.
+pub async fn embed_page(
+    state: &State,
+    caller: &Caller,
+    page: Vec<Item>,
+    has_more: bool,
+) -> Result<wire::ItemList> {
+    let (asked, mut bytes, mut values) = (page.len(), 0, Vec::new());
+    for item in page {
+        let embedded = embed_all(state, caller, vec![item]).await?;
+        bytes += embedded.iter().map(media_bytes).sum::<usize>();
+        values.extend(embedded);
+        if bytes >= PAGE_MEDIA_BYTES {
+            break;
+        }
+    }
+    let is_cut = values.len() < asked;
+    Ok(list_of(values, has_more || is_cut))
+}
+
+/// What the media of an item weighs.
+fn media_bytes(value: &Value) -> usize {
+    let parts = ["content", "output"].into_iter().filter_map(|list| value.get(list)?.as_array()).flatten();
+    let urls = parts
+        .flat_map(|part| ["image_url", "file_data"].into_iter().filter_map(|key| part.get(key)?.as_str()));
+    urls.map(str::len).sum()
+}
+
 pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Result<Vec<Value>> {
     let mut values = Vec::with_capacity(items.len());
     for mut item in items {
@@ -239,8 +268,14 @@ async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
         else {
             continue;
         };
-        let Some((hash, mime)) = named.split_once(';') else { continue };
-        let bytes = state.engine.store().get_blob(&caller.scope, hash.parse::<BlobHash>()?).await?;
+        // A client may have written the like itself: what names no blob of theirs is left as it came.
+        let Some((Ok(hash), mime)) = named.split_once(';').map(|(hash, mime)| (hash.parse(), mime)) else {
+            continue;
+        };
+        let bytes = match state.engine.store().get_blob(&caller.scope, hash).await {
+            Err(StoreError::NoBlob { .. }) => continue,
+            bytes => bytes?,
+        };
         part[key] = json!(format!("data:{mime};base64,{}", STANDARD.encode(bytes)));
     }
     Ok(())

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use sapwood::core::Entry;
 use sapwood::core::entry::Stance;
+use sapwood::core::{Entry, Right};
 use sapwood::engine::turn::StartOptions;
 use sapwood::engine::write::ForkAt;
 use sapwood::formats::responses::ResponseId;
@@ -33,7 +33,7 @@ pub enum Made {
 pub struct Place {
     pub session: SessionId,
     pub expected_leaf: Option<Seq>,
-    pub made: Made,
+    made: Made,
     /// Where to go instead if somebody else was quicker.
     fork_at: Option<Seq>,
 }
@@ -46,7 +46,8 @@ impl Place {
             }
             (Some(conversation), None) => {
                 let session: SessionId = conversation.id().parse()?;
-                state.engine.summary(&caller.scope, &session).await?;
+                // Whoever may not write here leaves no bytes behind either.
+                state.engine.check_right(&caller.scope, &session, Right::Write).await?;
                 Ok(Self { session, expected_leaf: None, made: Made::Before, fork_at: None })
             }
             (None, Some(previous)) => Self::behind(state, caller, previous, new.store.unwrap_or(true)).await,
@@ -85,8 +86,23 @@ impl Place {
         Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
     }
 
+    /// A session that was made for a response of which nothing came goes again.
+    pub async fn keep_if<T>(&self, state: &State, caller: &Caller, done: Result<T>) -> Result<T> {
+        if done.is_err() && self.made == Made::Now {
+            erase_made(state, &caller.scope, &self.session).await;
+        }
+        done
+    }
+
     pub fn can_fork(&self) -> bool {
         self.fork_at.is_some()
+    }
+}
+
+/// Takes back a session that was made for what then failed. What it failed with is what has to be told.
+pub async fn erase_made(state: &State, scope: &Scope, session: &SessionId) {
+    if let Err(error) = state.engine.erase(scope, session).await {
+        tracing::warn!(%session, %error, "a session that was made for nothing could not be erased");
     }
 }
 

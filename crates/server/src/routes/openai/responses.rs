@@ -22,8 +22,8 @@ use utoipa_axum::routes;
 
 use super::check_metadata;
 use super::follow::{Telling, answer_whole, look};
-use super::items::{embed_all, list_of, page_of, store_blobs};
-use super::place::{AGENT, Made, Passing, Place, find_response};
+use super::items::{embed_page, page_of, store_blobs};
+use super::place::{AGENT, Passing, Place, find_response};
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
 use crate::problem::{Problem, Result};
@@ -63,7 +63,8 @@ async fn create_response(
         return Err(Problem::invalid("a response in the background must be stored"));
     }
     let place = Place::find(&state, &caller, &new).await?;
-    store_blobs(&state, &caller, blobs).await?;
+    let stored = store_blobs(&state, &caller, blobs).await;
+    place.keep_if(&state, &caller, stored).await?;
     let (flow, running) = begin(&state, &caller, place, opening).await?;
     let id = ResponseId { turn: running.turn, session: running.session.clone() };
     let (tell, ended) = oneshot::channel();
@@ -102,19 +103,22 @@ async fn begin_at(
     place: &Place,
     opening: Opening,
 ) -> Result<(Flow, Running)> {
+    let begun = try_begin_at(state, caller, place, opening).await;
+    place.keep_if(state, caller, begun).await
+}
+
+async fn try_begin_at(
+    state: &State,
+    caller: &Caller,
+    place: &Place,
+    opening: Opening,
+) -> Result<(Flow, Running)> {
     // Subscribed first, so that not even a fragment is missed.
     let head = state.engine.summary(&caller.scope, &place.session).await?.head.seq;
     let flow = Flow::open(state, caller, &place.session, head).await?;
     let opening = Opening { expected_leaf: place.expected_leaf, ..opening };
-    match state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await {
-        Ok(running) => Ok((flow, running)),
-        Err(error) => {
-            if place.made == Made::Now {
-                state.engine.erase(&caller.scope, &place.session).await?;
-            }
-            Err(error.into())
-        }
-    }
+    let running = state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await?;
+    Ok((flow, running))
 }
 
 /// What was asked, as a turn begins: its items, its terms, and what is to be told back.
@@ -309,7 +313,10 @@ async fn cancel_response(
     if entries.iter().any(|entry| entry.meta.kind == Kind::TurnEnded) {
         return Ok(Json(response_of(&id, &entries)));
     }
-    state.engine.cancel(&caller.scope, &id.session).await?;
+    match state.engine.cancel_turn(&caller.scope, &id.session, id.turn).await {
+        Err(error) if error.code() == "turn.ended" => return Ok(Json(look(&state, &caller, &id).await?)),
+        asked => asked?,
+    }
     Inner::resume_later(&state, caller.scope.clone(), id.session.clone());
     let until = tokio::time::Instant::now() + CANCEL_TIME_MAX;
     loop {
@@ -335,5 +342,5 @@ async fn list_input_items(
     let mut items = Items::default();
     entries.iter().filter(|entry| output_of(entry).is_none()).for_each(|entry| items.apply(entry));
     let (page, has_more): (Vec<Item>, bool) = page_of(items.list, &query)?;
-    Ok(Json(list_of(embed_all(&state, &caller, page).await?, has_more)))
+    Ok(Json(embed_page(&state, &caller, page, has_more).await?))
 }

@@ -1,0 +1,94 @@
+//! What derived descriptions leave open, said exactly: how large a number may be, and where there is no null.
+
+use serde_json::{Value, json};
+
+/// Makes the whole document exact.
+pub fn make_exact(document: &mut Value) {
+    let Some(paths) = document["paths"].as_object_mut() else { return };
+    for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(|item| item.values_mut()) {
+        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+            strip_null(&mut parameter["schema"]);
+        }
+        if let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") {
+            strip_null(schema);
+        }
+    }
+    bound_numbers(document);
+}
+
+/// What comes in a path, a query or a header is text, and a body that may be left out is left out: neither is ever null.
+fn strip_null(schema: &mut Value) {
+    if let Some(kinds) = schema["type"].as_array_mut() {
+        kinds.retain(|kind| kind != "null");
+        if let [only] = kinds.as_slice() {
+            schema["type"] = only.clone();
+        }
+    }
+    if let Some(choices) = schema["oneOf"].as_array_mut() {
+        choices.retain(|choice| choice["type"] != "null");
+        if let [only] = choices.as_slice() {
+            *schema = only.clone();
+        }
+    }
+    // Asking for a key makes it, where there is none.
+    if let Some(fields) = schema.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+}
+
+/// A number is as large as the type behind it. Those that are never negative say so already.
+fn bound_numbers(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(bound_numbers);
+            let is_signed = fields.get("minimum").is_none();
+            let (format, least, most) = match fields.get("format").and_then(Value::as_str) {
+                Some("int32") if !is_signed => ("uint32", None, json!(u32::MAX)),
+                Some("int64") if !is_signed => ("uint64", None, json!(u64::MAX)),
+                Some("int64") => ("int64", Some(json!(i64::MIN)), json!(i64::MAX)),
+                _ => return,
+            };
+            fields.insert("format".to_owned(), json!(format));
+            fields.entry("maximum").or_insert(most);
+            if let Some(least) = least {
+                fields.insert("minimum".to_owned(), least);
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(bound_numbers),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_bounds_and_queries_no_nulls() {
+        let small = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 0 });
+        let limit = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 500 });
+        let body = json!({ "oneOf": [{ "$ref": "#/x" }, { "type": "null" }] });
+        let mut document = json!({
+            "paths": { "/p": { "post": {
+                "parameters": [{ "schema": limit }],
+                "requestBody": { "content": { "application/json": { "schema": body } } },
+            } } },
+            "components": { "schemas": { "x": { "properties": { "n": small, "at": { "format": "int64" } } } } },
+        });
+        make_exact(&mut document);
+        let operation = &document["paths"]["/p"]["post"];
+        let limit = json!({ "type": "integer", "format": "uint32", "minimum": 1, "maximum": 500 });
+        assert_eq!(operation["parameters"][0]["schema"], limit);
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        assert_eq!(*body, json!({ "$ref": "#/x" }));
+        let fields = &document["components"]["schemas"]["x"]["properties"];
+        assert_eq!(
+            (&fields["n"]["maximum"], &fields["n"]["type"]),
+            (&json!(u32::MAX), &json!(["integer", "null"]))
+        );
+        assert_eq!(
+            (&fields["at"]["minimum"], &fields["at"]["maximum"]),
+            (&json!(i64::MIN), &json!(i64::MAX))
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! The feed of a session as one document, sent as it is read: whoever takes it slowly has a page of the log in memory, and not
+//! the whole.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::extract::State as Shared;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use sapwood::core::Record;
+use sapwood::core::project::feed::{Feed, FeedItem};
+use sapwood::{Seq, SessionId};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::door::Caller;
+use crate::extract::At;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+use crate::wire;
+
+/// How many entries are asked of the store at a time; it bounds their bytes.
+const PAGE_RECORDS: usize = 500;
+/// What is written is sent when it is so much, or all.
+const SENT_BYTES_MIN: usize = 64 << 10;
+/// For so much of the log a call may wait for its outcome. One that takes longer is sent without, and comes again with it.
+const HELD_BYTES_MAX: usize = 1 << 20;
+
+pub fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(get_feed))
+}
+
+/// What an operator watches. An item that comes again under its id takes the earlier one's place.
+#[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Feed)))]
+async fn get_feed(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    At(session): At<SessionId>,
+) -> Result<Response> {
+    state.note_read(&caller, &session).await?;
+    let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
+    let mut document = Document::new(&state, caller, session, end);
+    // What is wrong with the beginning can still be said.
+    let first = document.next().await?.unwrap_or_default();
+    let body = match document.stage {
+        Stage::Over => Body::from(first),
+        Stage::Begin | Stage::Items => {
+            Body::from_stream(stream::iter([Ok(first)]).chain(stream_of(document)))
+        }
+    };
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// A feed that is being written.
+struct Document {
+    state: State,
+    caller: Caller,
+    session: SessionId,
+    after: Seq,
+    /// Where the log ended when it was asked for.
+    end: Seq,
+    records: VecDeque<Record>,
+    feed: Feed,
+    held_bytes: usize,
+    stage: Stage,
+    is_empty: bool,
+    written: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Begin,
+    Items,
+    Over,
+}
+
+impl Document {
+    fn new(state: &State, caller: Caller, session: SessionId, end: Seq) -> Self {
+        Self {
+            state: state.clone(),
+            caller,
+            session,
+            after: Seq::ZERO,
+            end,
+            records: VecDeque::new(),
+            feed: Feed::default(),
+            held_bytes: 0,
+            stage: Stage::Begin,
+            is_empty: true,
+            written: Vec::new(),
+        }
+    }
+
+    /// None at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.stage == Stage::Begin {
+            self.written.extend_from_slice(b"{\"items\":[");
+            self.stage = Stage::Items;
+        }
+        while self.stage == Stage::Items && self.written.len() < SENT_BYTES_MIN {
+            match self.next_record().await? {
+                Some(record) => self.take(record)?,
+                None => self.finish(),
+            }
+        }
+        Ok(Some(Bytes::from(std::mem::take(&mut self.written))).filter(|piece| !piece.is_empty()))
+    }
+
+    async fn next_record(&mut self) -> Result<Option<Record>> {
+        if self.records.is_empty() {
+            let limit = PAGE_RECORDS.min(self.end.0.saturating_sub(self.after.0) as usize);
+            if limit > 0 {
+                let store = self.state.engine.store();
+                self.records =
+                    store.read_after(&self.caller.scope, &self.session, self.after, limit).await?.into();
+            }
+        }
+        Ok(self.records.pop_front())
+    }
+
+    fn take(&mut self, record: Record) -> Result<()> {
+        self.after = record.meta.seq;
+        self.held_bytes += record.body.len();
+        let entry = record.into_entry().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
+        self.feed.apply(&entry);
+        let settled = match self.held_bytes > HELD_BYTES_MAX {
+            true => self.feed.take_items(),
+            false => self.feed.take_settled(),
+        };
+        if self.feed.items.is_empty() {
+            self.held_bytes = 0;
+        }
+        self.write(&settled);
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        let rest = self.feed.take_items();
+        self.write(&rest);
+        self.written.extend_from_slice(b"]}");
+        self.stage = Stage::Over;
+    }
+
+    fn write(&mut self, items: &[FeedItem]) {
+        for item in items {
+            if !std::mem::take(&mut self.is_empty) {
+                self.written.push(b',');
+            }
+            serde_json::to_writer(&mut self.written, item).expect("texts are JSON, and memory takes them");
+        }
+    }
+}
+
+/// What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+fn stream_of(document: Document) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
+    stream::unfold(Some(document), |document| async move {
+        let mut document = document?;
+        match document.next().await {
+            Ok(Some(piece)) => Some((Ok(piece), Some(document))),
+            Ok(None) => None,
+            Err(problem) => {
+                problem.log(document.caller.request);
+                Some((Err(std::io::Error::other(problem.code)), None))
+            }
+        }
+    })
+}

@@ -1,0 +1,212 @@
+//! Files that are sent, as they come: memory stays flat, and whoever sends slowly keeps nobody else waiting.
+
+use std::time::{Duration, Instant};
+
+use sapwood_server::Settings;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::house::{Ask, House};
+use crate::wire::{Answer, PATIENCE};
+
+/// A line of plain messages.
+fn line(number: usize, bytes: usize) -> String {
+    format!("{{\"role\":\"user\",\"content\":\"{number} {}\"}}\n", "x".repeat(bytes))
+}
+
+/// Begins to send a file of so many bytes.
+async fn begin(house: &House, key: &str, query: &str, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(house.addr).await.unwrap();
+    let head = format!(
+        "POST /v1/import{query} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
+         content-length: {bytes}\r\nconnection: close\r\n\r\n",
+        house.key(key)
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The answer to what was sent, as its head and its JSON.
+async fn answer_of(mut stream: TcpStream) -> (String, Value) {
+    let mut bytes = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+async fn import(house: &House, key: &str, query: &str, file: &str) -> Answer {
+    let path = format!("/v1/import{query}");
+    house.ask(Ask { method: "POST", path: &path, key: Some(key), headers: &[], body: file.as_bytes() }).await
+}
+
+async fn export(house: &House, key: &str, session: &str) -> String {
+    let path = format!("/v1/sessions/{session}/export");
+    let file = house.post(key, &path, &json!({ "format": "jsonl" })).await;
+    String::from_utf8(file.body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stops_sending_keeps_nobody_waiting() {
+    let house = House::open().await;
+    let mut stalled = Vec::new();
+    for number in 0..40 {
+        let mut stream = begin(&house, "bob", "", 1_000_000).await;
+        stream.write_all([b"[".as_slice(), b"{\"role\":"][number % 2]).await.unwrap();
+        stalled.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let began = Instant::now();
+    for file in [line(1, 10), format!("[{}]", line(1, 10).trim_end())] {
+        let taken = import(&house, "ana", "", &file).await;
+        assert_eq!(taken.json()["items"][0]["added"], 1, "{}", taken.json());
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "it took {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_in_the_store_before_the_last_of_them_has_come() {
+    const LINES: usize = 300;
+    let house = House::open().await;
+    let foreign: Vec<String> = (0..LINES).map(|number| line(number, 60_000)).collect();
+    import(&house, "ana", "?name=own", &foreign.concat()).await;
+    let id = house.get("ana", "/v1/sessions").await.json()["items"][0]["id"].as_str().unwrap().to_owned();
+    let own = export(&house, "ana", &id).await.replace(&format!("\"id\":\"{id}\""), "\"id\":\"own\"");
+    let own: Vec<String> = own.lines().map(|line| format!("{line}\n")).collect();
+    for lines in [foreign, own] {
+        let bytes = lines.iter().map(String::len).sum();
+        let mut stream = begin(&house, "bob", "?name=f", bytes).await;
+        let (first, rest) = lines.split_at(lines.len() * 2 / 3);
+        stream.write_all(first.concat().as_bytes()).await.unwrap();
+        let began = Instant::now();
+        while house.get("bob", "/v1/sessions").await.json()["items"].as_array().unwrap().is_empty() {
+            assert!(began.elapsed() < PATIENCE, "nothing of it came");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stream.write_all(rest.concat().as_bytes()).await.unwrap();
+        let (head, taken) = answer_of(stream).await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let item = &taken["items"][0];
+        assert_eq!((item["added"].as_u64(), &item["problems"]), (Some(LINES as u64), &json!([])), "{item}");
+        let again = import(&house, "bob", "?name=f", &lines.concat()).await.json();
+        assert_eq!(again["items"][0]["added"], 0, "{again}");
+        let path = format!("/v1/sessions/{}", item["session"].as_str().unwrap());
+        assert_eq!(house.send("DELETE", "bob", &path, &Value::Null).await.status, 204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_broke_off_goes_on_where_it_was() {
+    let house = House::open().await;
+    let lines: Vec<String> = (0..300).map(|number| line(number, 60_000)).collect();
+    let mut stream = begin(&house, "bob", "?name=f", usize::try_from(i32::MAX).unwrap() / 64).await;
+    stream.write_all(lines[..200].concat().as_bytes()).await.unwrap();
+    while house.get("bob", "/v1/sessions").await.json()["items"].as_array().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(stream);
+    let mut taken = import(&house, "bob", "?name=f", &lines.concat()).await;
+    while taken.code() == "session.conflict" {
+        // What came of the first one is still on its way.
+        taken = import(&house, "bob", "?name=f", &lines.concat()).await;
+    }
+    let taken = taken.json();
+    assert!(taken["items"][0]["skipped"].as_u64().unwrap() > 0, "{taken}");
+    let listed = house.get("bob", "/v1/sessions").await.json();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["items"][0]["messages"], 300, "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_be_held_whole_has_only_so_much_room() {
+    const FILE_BYTES: usize = 100_000;
+    let settings = Settings { upload_bytes_max: FILE_BYTES, rate: None, ..Settings::default() };
+    let house = House::open_with(settings).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut stream = begin(&house, "bob", "", FILE_BYTES).await;
+        stream.write_all(format!("[\"{}", "x".repeat(95_000)).as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let document = format!("[{}]", line(1, 50_000).trim_end());
+    let refused = import(&house, "ana", "", &document).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "server.busy"), "{}", refused.json());
+    assert!(refused.header("retry-after").is_some());
+    drop(held);
+    let began = Instant::now();
+    while import(&house, "ana", "", &document).await.status != 200 {
+        assert!(began.elapsed() < PATIENCE, "the room was not given back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nameless_file_is_known_by_how_it_begins() {
+    let house = House::open().await;
+    let lines: String = (0..10).map(|number| line(number, 60_000)).collect();
+    let grown = format!("{lines}{}", line(10, 5));
+    let document = |text: &str| format!("[\n{}]", text.trim_end().replace('\n', ",\n"));
+    let mut sessions = Vec::new();
+    for (file, added) in [
+        (lines.clone(), 10),
+        (grown.clone(), 1),
+        (document(&lines), 10),
+        (document(&grown), 1),
+        (grown.replacen("0 ", "1 ", 1), 11),
+    ] {
+        let item = import(&house, "ana", "", &file).await.json()["items"][0].clone();
+        assert_eq!((item["added"].as_u64(), &item["problems"]), (Some(added), &json!([])), "{item}");
+        sessions.push(item["session"].as_str().unwrap().to_owned());
+    }
+    assert!(sessions[0] == sessions[1] && sessions[2] == sessions[3], "they have grown: {sessions:?}");
+    assert!(sessions[0] != sessions[2] && sessions[0] != sessions[4], "{sessions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_line_that_is_longer_than_what_is_looked_at_is_still_a_line() {
+    let house = House::open().await;
+    let file = format!("\n{}{}", line(1, 600_000), line(2, 10));
+    let item = import(&house, "ana", "?from=messages", &file).await.json()["items"][0].clone();
+    assert_eq!((item["added"].as_u64(), &item["problems"]), (Some(2), &json!([])), "{item}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_nothing_but_damage_is_given_up() {
+    let house = House::open().await;
+    let file = format!("{}{}", line(1, 10), "{\n".repeat(200_000));
+    let item = import(&house, "ana", "?from=messages", &file).await.json()["items"][0].clone();
+    assert_eq!(
+        (item["added"].as_u64(), item["problems"].as_array().unwrap().len()),
+        (Some(1), 100),
+        "{item}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_is_refused_where_the_import_would_be() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let share = json!({ "member": "cole", "role": "collaborator" });
+    let grown = export(&house, "ana", "s").await.replace("\"id\":\"s\"", "\"id\":\"t\"");
+    assert_eq!(import(&house, "ana", "?dry_run=true", &grown).await.json()["items"][0]["session"], "t");
+    assert_eq!(house.get("ana", "/v1/sessions/t").await.status, 404, "a dry run writes nothing");
+
+    let file = export(&house, "ana", "s").await;
+    assert_eq!(import(&house, "cole", "?dry_run=true", &file).await.status, 200, "nothing of it is new");
+    // Another program's, whose ids are its own.
+    let pi = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "pi" })).await.body;
+    let pi = String::from_utf8(pi).unwrap().replacen("\"id\":\"s\"", "\"id\":\"p\"", 1);
+    assert_eq!(import(&house, "ana", "?from=pi", &pi).await.json()["items"][0]["session"], "p");
+    house.post("ana", "/v1/sessions/p/members", &share).await;
+    assert_eq!(import(&house, "cole", "?from=pi&dry_run=true", &pi).await.status, 200);
+    let last: Value = serde_json::from_str(pi.lines().last().unwrap()).unwrap();
+    let mut next = last.clone();
+    (next["id"], next["parentId"]) = (json!("ffff0001"), last["id"].clone());
+    let grown = format!("{pi}{next}\n");
+    for query in ["?from=pi&dry_run=true", "?from=pi"] {
+        let refused = import(&house, "cole", query, &grown).await;
+        assert_eq!((refused.status, refused.code().as_str()), (403, "session.denied"), "{query}");
+    }
+}

@@ -1,0 +1,227 @@
+//! What a request names in its body or its query: a session, an entry, a blob, a response of somebody else's answers exactly as
+//! one that never was. Every operation that takes a body or a query is in one of the two lists.
+
+use serde_json::{Value, json};
+
+use crate::house::{Ask, DOCUMENT, House};
+use crate::wire::Answer;
+
+/// Stands for what is named.
+const ID: &str = "$ID";
+/// A session of the caller's own.
+const OWN: &str = "mine";
+
+/// What is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Session,
+    Entry,
+    Blob,
+    Response,
+    Item,
+}
+
+/// An operation, where it is, what is sent to it, and of what kind the id in there is.
+type Row = (&'static str, &'static str, Value, Kind);
+
+/// Operations whose bodies and queries name nothing that somebody else could have.
+const NAMELESS: [&str; 20] = [
+    "add_memory",
+    "answer_approval",
+    "compact_session",
+    "create_session",
+    "edit_memory",
+    "export_session",
+    "fire_trigger",
+    "follow_events",
+    "get_response",
+    "list_entries",
+    "list_flows",
+    "list_sessions",
+    "patch_session",
+    "set_skills",
+    "share_session",
+    "start_flow",
+    "trim_session",
+    "update_conversation",
+    "upload_artifact",
+    "upload_input",
+];
+
+fn rows() -> Vec<Row> {
+    use Kind::{Blob, Entry, Item, Response, Session};
+    let none = Value::Null;
+    let reference = json!([{ "type": "item_reference", "id": ID }]);
+    let media = json!([{ "type": "media", "blob": ID, "mime": "text/plain", "bytes": 5 }]);
+    vec![
+        ("read_audit", "/v1/audit?session=$ID", none.clone(), Session),
+        ("search_sessions", "/v1/search?q=one&session=$ID", none.clone(), Session),
+        ("list_memories", "/v1/memory?session=$ID", none.clone(), Session),
+        ("list_memories", "/v1/memory?q=office&session=$ID", none.clone(), Session),
+        ("get_context", "/v1/sessions/mine/context?at=$ID", none.clone(), Entry),
+        ("branch_session", "/v1/sessions/mine/branch", json!({ "entry": ID }), Entry),
+        ("label_entry", "/v1/sessions/mine/label", json!({ "entry": ID, "text": "x" }), Entry),
+        ("uncompact_session", "/v1/sessions/mine/uncompact", json!({ "entry": ID }), Entry),
+        ("fork_session", "/v1/sessions/mine/fork", json!({ "at": ID }), Entry),
+        ("make_graft", "/v1/sessions/mine/grafts", json!({ "source": ID }), Session),
+        ("make_graft", "/v1/sessions/mine/grafts", json!({ "source": ID, "artifact": "notes.txt" }), Session),
+        (
+            "make_graft",
+            "/v1/sessions/mine/grafts",
+            json!({ "source": ID, "rounds": { "first": 1, "last": 1 } }),
+            Session,
+        ),
+        ("inject_entries", "/v1/sessions/mine/entries", json!({ "role": "user", "content": media }), Blob),
+        ("create_turn", "/v1/sessions/mine/turns", json!({ "input": media }), Blob),
+        ("steer_turn", "/v1/sessions/hangs/turns/$TURN/steer", json!({ "input": media }), Blob),
+        ("import_file", "/v1/import", json!("own file"), Blob),
+        ("import_file", "/v1/import?dry_run=true", json!("own file"), Blob),
+        ("create_response", "/v1/responses", json!({ "input": "hi", "conversation": ID }), Session),
+        ("create_response", "/v1/responses", json!({ "input": "hi", "conversation": { "id": ID } }), Session),
+        ("create_response", "/v1/responses", json!({ "input": "hi", "previous_response_id": ID }), Response),
+        ("create_response", "/v1/responses", json!({ "input": reference }), Item),
+        ("create_conversation", "/v1/conversations", json!({ "items": reference }), Item),
+        ("create_items", "/v1/conversations/mine/items", json!({ "items": reference }), Item),
+        ("list_items", "/v1/conversations/mine/items?after=$ID", none.clone(), Item),
+        ("list_input_items", "/v1/responses/$OWN/input_items?after=$ID", none, Item),
+    ]
+}
+
+#[test]
+fn every_operation_that_takes_a_body_or_a_query_is_in_one_of_the_lists() {
+    let rows = rows();
+    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let id = operation["operationId"].as_str().unwrap();
+            let is_query = |parameter: &Value| parameter["in"] == "query";
+            let has_query = operation["parameters"].as_array().is_some_and(|all| all.iter().any(is_query));
+            if has_query || operation.get("requestBody").is_some() {
+                let is_known = NAMELESS.contains(&id) != rows.iter().any(|row| row.0 == id);
+                assert!(is_known, "{id} ({path}): say what its body and its query name");
+            }
+        }
+    }
+}
+
+/// What ana has of each kind, and what looks the same and never was.
+struct Things {
+    entry: String,
+    blob: String,
+    response: String,
+    item: String,
+}
+
+impl Things {
+    async fn of(house: &House) -> Self {
+        house.shared_session("anas-own").await;
+        let ask = Ask {
+            method: "POST",
+            path: "/v1/sessions/anas-own/artifacts?name=notes.txt",
+            key: Some("ana"),
+            headers: &[],
+            body: b"notes",
+        };
+        let put = house.ask(ask).await.json();
+        let asked = json!({ "input": "hello", "conversation": "anas-own" });
+        let response = house.post("ana", "/v1/responses", &asked).await.json();
+        let log = house.get("ana", "/v1/sessions/anas-own/entries?limit=100").await.json();
+        let words = log["items"].as_array().unwrap().iter().find(|entry| entry["kind"] == "user_message");
+        let items = house.get("ana", "/v1/conversations/anas-own/items").await.json();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        Self {
+            entry: text(&words.unwrap()["id"]),
+            blob: text(&put["content"]["blob"]),
+            response: text(&response["id"]),
+            item: text(&items["last_id"]),
+        }
+    }
+
+    fn pair(&self, kind: Kind) -> (String, String) {
+        match kind {
+            Kind::Session => ("anas-own".to_owned(), "no-bodys".to_owned()),
+            Kind::Entry => (self.entry.clone(), "0197a000-0000-7000-8000-000000000000".to_owned()),
+            Kind::Blob => (self.blob.clone(), "0".repeat(self.blob.len())),
+            Kind::Response => (self.response.clone(), self.response.replace("anas-own", "no-bodys")),
+            Kind::Item => (self.item.clone(), never_item(&self.item)),
+        }
+    }
+}
+
+/// The same with other digits.
+fn never_item(item: &str) -> String {
+    let (kind, rest) = item.split_once('_').unwrap();
+    let other = |char: char| if char.is_ascii_digit() { '7' } else { char };
+    format!("{kind}_{}", rest.chars().map(other).collect::<String>())
+}
+
+/// A session's file whose one message names a blob.
+fn own_file(blob: &str) -> String {
+    let header = json!({ "type": "session_header", "version": 2, "id": "brought", "timestamp": 1000 });
+    let media = json!([{ "type": "media", "blob": blob, "mime": "text/plain", "bytes": 5 }]);
+    let id = "0197a000-0000-7000-8000-000000000001";
+    let entry = json!({ "type": "user_message", "id": id, "seq": 1, "parent_id": null, "timestamp": 1000,
+        "by": "user:ana", "parts": media });
+    format!("{header}\n{entry}\n")
+}
+
+/// What the caller has.
+struct Own {
+    response: String,
+    /// A turn that goes on.
+    turn: String,
+}
+
+impl Own {
+    async fn of(house: &House, who: &str) -> Self {
+        for session in [OWN, "hangs"] {
+            house.post(who, "/v1/sessions", &json!({ "id": session })).await;
+            house.say(who, session, "one").await;
+        }
+        let asked = json!({ "input": "hello", "conversation": OWN });
+        let response = house.post(who, "/v1/responses", &asked).await.json();
+        let turn =
+            house.post(who, "/v1/sessions/hangs/turns", &json!({ "input": "please hang" })).await.json();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        Self { response: text(&response["id"]), turn: text(&turn["turn"]) }
+    }
+}
+
+async fn call(house: &House, who: &str, row: &Row, own: &Own, id: &str) -> Answer {
+    let item = find_operation(row.0);
+    let path = row.1.replace("$OWN", &own.response).replace("$TURN", &own.turn).replace(ID, id);
+    let body = match &row.2 {
+        Value::Null => String::new(),
+        Value::String(_) => own_file(id),
+        body => body.to_string().replace(ID, id),
+    };
+    let headers: &[(&str, &str)] =
+        if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
+    house.ask(Ask { method: &item, path: &path, key: Some(who), headers, body: body.as_bytes() }).await
+}
+
+/// The method of an operation.
+fn find_operation(id: &str) -> String {
+    let paths = DOCUMENT["paths"].as_object().unwrap().values();
+    let methods = paths.flat_map(|item| item.as_object().unwrap());
+    methods.into_iter().find(|(_, operation)| operation["operationId"] == id).unwrap().0.to_uppercase()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_somebody_elses_is_named_in_vain() {
+    let house = House::open().await;
+    let things = Things::of(&house).await;
+    for who in ["bob", "foreign"] {
+        let own = Own::of(&house, who).await;
+        for row in rows() {
+            let (there, never) = things.pair(row.3);
+            let unseen = call(&house, who, &row, &own, &never).await;
+            let mut seen = call(&house, who, &row, &own, &there).await;
+            let message = format!("{} {} {} as {who}: {}", row.0, row.1, row.2, seen.json());
+            seen.body = String::from_utf8(seen.body).unwrap().replace(&there, &never).into_bytes();
+            assert_eq!((seen.status, seen.json()), (unseen.status, unseen.json()), "{message}");
+            let is_list = row.2.is_null() && seen.json().to_string().contains("[]");
+            let is_counted = row.1.contains("dry_run");
+            assert!(seen.status >= 400 || is_list || is_counted, "{message}");
+        }
+    }
+}
