@@ -12,6 +12,7 @@ use sapwood::core::{BlobHash, Record};
 use sapwood::engine::export::PageFormat;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
+use sapwood::formats::workflow;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -181,6 +182,9 @@ async fn write_page<W: Write>(
 ) -> Result<W, Broken> {
     let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
+    if let Some(why) = (format == PageFormat::Workflow).then(|| workflow::obstacle(&text)).flatten() {
+        render::note(app.format(), &format!("`sapwood flow run` will not take it: {why}"));
+    }
     Ok(to)
 }
 

@@ -307,3 +307,15 @@ proptest! {
         prop_assert_eq!(workflow::serialise(&read), first);
     }
 }
+
+#[test]
+fn an_export_that_is_too_large_to_run_says_so() {
+    let words = "x".repeat(1 << 20);
+    let turns = |count: usize| (0..count).flat_map(|_| [user(&words), assistant(vec![Part::text("yes")])]);
+    let small = workflow::serialise(&export(None, turns(10).collect()));
+    assert!(small.len() > 15 << 20, "the conversation is in it as well");
+    assert_eq!(workflow::obstacle(&small), None);
+    let large = workflow::serialise(&export(None, turns(16).collect()));
+    let why = workflow::obstacle(&large).unwrap();
+    assert!(why.contains("bytes to write down"), "{why}");
+}
