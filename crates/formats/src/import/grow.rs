@@ -6,7 +6,7 @@
 //! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
 //! grows. Whatever the steps are, the drafts can be placed.
 
-use sapwood_core::entry::{Label, LeafMoved, Stance, Usage, WrittenBy, codec};
+use sapwood_core::entry::{Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::project::usage::usage_note;
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
@@ -65,6 +65,12 @@ pub struct Grower {
     /// The record that put the source's leaf where it is, if that was going back.
     rewound: Option<Key>,
     regrown: Option<Regrown>,
+    /// Whether an import put the log's leaf where it is; known of sources whose entries' bodies are.
+    is_leaf_imported: bool,
+    /// Whether the source's leaf stands where it is, however it came there.
+    stands: bool,
+    /// What the source last called the session.
+    title: Option<String>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
@@ -88,6 +94,9 @@ impl Grower {
             own_leaf: None,
             rewound: None,
             regrown: None,
+            is_leaf_imported: false,
+            stands: false,
+            title: None,
             at: TimestampMs::default(),
             walked: 0,
             moves: 0,
@@ -107,8 +116,14 @@ impl Grower {
 
     /// What the entry says that was made known last: needed for sources that write messages anew.
     pub fn know_body(&mut self, body: &Body) {
-        if let Some(row) = self.rows.len().checked_sub(1) {
-            self.versions.know(row as Index, body);
+        let Some(row) = self.rows.len().checked_sub(1).map(|row| row as Index) else { return };
+        self.versions.know(row, body);
+        let is_of_source = self.is_of_source(row);
+        match body {
+            Body::SessionNamed(named) if is_of_source => self.title = Some(named.title.clone()),
+            Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
+            _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
+            _ => {}
         }
     }
 
@@ -152,6 +167,8 @@ impl Grower {
                 self.source_leaf = self.place(under, &mut report);
                 self.rewound = Some(step.key);
             }
+            Act::Stand => self.stands = true,
+            Act::Title(title) => self.take_title(step.key, title, drafts),
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
                     self.keep(step.key, body, Stance::Beside, None, drafts);
@@ -186,7 +203,7 @@ impl Grower {
     /// Puts the leaf where the source has it, or leaves it where its user went on meanwhile.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
         let rewound = self.rewound.filter(|key| !self.has(*key));
-        if self.added == 0 && rewound.is_none() {
+        if self.added == 0 && rewound.is_none() && !self.is_leaf_moved() {
             return;
         }
         let went_on = |place: &Place| place.is_some_and(|row| !self.is_of_source(row));
@@ -196,6 +213,29 @@ impl Grower {
             (None, Some(key)) => self.move_leaf_as(key, self.source_leaf, drafts),
             (None, None) => self.move_leaf(self.source_leaf, drafts),
         }
+    }
+
+    /// Whether the source has moved its leaf without leaving a trace of that. One that has it above the log's, and did not
+    /// go back, is an older copy.
+    fn is_leaf_moved(&mut self) -> bool {
+        let may_move = self.stands && self.is_leaf_imported && self.leaf != self.source_leaf;
+        may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
+    }
+
+    /// A title that the source went back to is new, too.
+    fn take_title(&mut self, key: Key, title: String, drafts: &mut Vec<Draft>) {
+        if self.title.as_ref() == Some(&title) {
+            self.skipped += 1;
+            return;
+        }
+        let mut number = 0;
+        let mut fresh = key;
+        while self.has(fresh) {
+            number += 1;
+            fresh = key.part(number);
+        }
+        self.title = Some(title.clone());
+        self.keep(fresh, SessionNamed { title }.into(), Stance::Beside, None, drafts);
     }
 
     /// An entry in the tree, unless the log has it. Gives its place.
@@ -396,18 +436,24 @@ impl Grower {
         self.row(key).map(|row| self.rows.id(row))
     }
 
-    /// The entry of a record, if it is `from` or above it. Parents have smaller places than their children.
+    /// The entry of a record, if it is `from` or above it.
     fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
         let wanted = self.row(key)?;
+        self.is_on_path(Some(wanted), from).then(|| self.rows.id(wanted))
+    }
+
+    /// Whether a place is `from` or above it. Parents have smaller places than their children.
+    fn is_on_path(&mut self, wanted: Place, from: Place) -> bool {
+        let Some(wanted) = wanted else { return true };
         let mut at = from;
         while let Some(row) = at.filter(|row| *row > wanted) {
             self.walked += 1;
             if self.walked > WALK_STEPS_MAX {
-                return None;
+                return false;
             }
             at = self.rows.parent(row);
         }
-        (at == Some(wanted)).then(|| self.rows.id(wanted))
+        at == Some(wanted)
     }
 
     fn move_leaf(&mut self, to: Place, drafts: &mut Vec<Draft>) {

@@ -137,6 +137,11 @@ pub enum Act {
     Alias { under: Under, path: Path },
     /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
     Rewind(Under),
+    /// What the session is called, by a source that keeps only its latest title.
+    Title(String),
+    /// A source that keeps no record of how its leaf came to be where it is: if an import put the log's leaf where that is,
+    /// it goes to where the source has it now.
+    Stand,
 }
 
 impl Act {
@@ -144,14 +149,14 @@ impl Act {
     pub fn body(&self) -> Option<&Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
         }
     }
 
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
         }
     }
 }
