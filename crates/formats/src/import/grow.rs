@@ -12,7 +12,7 @@ use sapwood_core::project::usage::usage_note;
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable};
+use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable, usage_beyond};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::versions::{Meeting, Version, Versions};
@@ -286,6 +286,7 @@ impl Grower {
         report: &mut impl FnMut(Trouble),
         drafts: &mut Vec<Draft>,
     ) -> Place {
+        let shorter = shorter.or_else(|| add.earlier.continues.then(|| Some(Usage::default())));
         let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
         if add.earlier.counted.iter().any(|key| self.has(*key)) {
             take_usage(&mut add.body);
@@ -524,14 +525,8 @@ fn take_usage(body: &mut Body) -> Option<WrittenBy> {
 /// What a call took beyond what was counted of it.
 fn rest_of(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
     let Some(before) = counted else { return Some(by) };
-    let rest = Usage {
-        input: by.usage.input.saturating_sub(before.input),
-        output: by.usage.output.saturating_sub(before.output),
-        cache_read: by.usage.cache_read.saturating_sub(before.cache_read),
-        cache_write: by.usage.cache_write.saturating_sub(before.cache_write),
-        reasoning: by.usage.reasoning.saturating_sub(before.reasoning),
-    };
-    Some(WrittenBy { calls: 0, usage: believable(rest)?, cost_nano_usd: None, ..by })
+    let usage = believable(usage_beyond(by.usage, before))?;
+    Some(WrittenBy { calls: 0, usage, cost_nano_usd: None, ..by })
 }
 
 fn millis(id: EntryId) -> i64 {

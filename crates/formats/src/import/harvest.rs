@@ -119,6 +119,8 @@ pub struct Earlier {
     pub counted: Vec<Key>,
     /// The response that this answers: behind a longer version of it, it is grown again.
     pub answers: Option<Key>,
+    /// Whether it goes on with a call that was counted with an earlier entry: its usage is what the call took more.
+    pub continues: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -343,6 +345,17 @@ pub fn believable(usage: Usage) -> Option<Usage> {
     let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
         .then_some(usage)
+}
+
+/// What a call took beyond what was counted of it.
+pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
+    Usage {
+        input: usage.input.saturating_sub(counted.input),
+        output: usage.output.saturating_sub(counted.output),
+        cache_read: usage.cache_read.saturating_sub(counted.cache_read),
+        cache_write: usage.cache_write.saturating_sub(counted.cache_write),
+        reasoning: usage.reasoning.saturating_sub(counted.reasoning),
+    }
 }
 
 /// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.
