@@ -15,9 +15,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
 use sapwood_core::entry::Draft;
-use sapwood_core::port::store::{Append, Appended, AuditAction, Created, Expect, NewSession};
+use sapwood_core::port::store::{
+    Append, Appended, AuditAction, Created, Expect, ListFilter, ListOrder, NewSession,
+};
+use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
-use sapwood_core::{BlobHash, Body, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
@@ -32,6 +35,8 @@ pub const BATCH_ENTRIES: usize = 1_000;
 pub const BATCH_BYTES: usize = 4 << 20;
 /// How many records of the store's log are asked for at a time.
 const PAGE_RECORDS: usize = 1_000;
+/// How many sessions are looked at for one that a new one repeats.
+const TWINS_LOOKED_MAX: usize = 100;
 
 /// A session that is being taken in.
 pub struct Import {
@@ -307,10 +312,42 @@ impl Intake {
                 true
             }
         };
+        if !is_known && self.format.repeats() {
+            self.learn_elsewhere(&new).await?;
+        }
         Ok(match self.mode {
             Mode::DryRun => Target::Counted { is_known },
             Mode::Write => Target::Ready { new: Box::new(new), is_known },
         })
+    }
+
+    /// What sessions have that begin with the same record: what both of them hold counts in the one that came first. They
+    /// were updated after they began, so the first of those are looked at.
+    async fn learn_elsewhere(&mut self, new: &NewSession) -> Result<()> {
+        let filter = ListFilter {
+            since: Some(new.at),
+            owner: Some(self.scope.principal.clone()),
+            order: ListOrder::OldestFirst,
+            limit: TWINS_LOOKED_MAX,
+            ..ListFilter::default()
+        };
+        let format = new.origin.as_ref().map(|origin| &origin.format);
+        for other in self.engine.store.list(&self.scope, &filter).await?.items {
+            if other.created_at == new.at && other.origin.as_ref().map(|origin| &origin.format) == format {
+                self.learn_counted(&other).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn learn_counted(&mut self, other: &Summary) -> Result<()> {
+        let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
+        let grower = &mut self.grower;
+        self.engine
+            .each_of_kinds(&self.scope, &other.id, &kinds, |entry| {
+                grower.know_elsewhere(entry.meta.id, &entry.body);
+            })
+            .await
     }
 
     /// What the store has of the session.

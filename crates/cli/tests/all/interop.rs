@@ -656,3 +656,57 @@ fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
         assert_eq!(world.json(&["context", &session])["model"], "demo", "{file}");
     }
 }
+
+/// A transcript of Claude Code: `turns` of a question and an answer, as the session of this name.
+fn transcript(session: &str, turns: std::ops::RangeInclusive<u32>) -> String {
+    let record = |kind: &str, number: u32, parent: Option<u32>, message: Value| {
+        let uuid = |number: u32| format!("0b5c1f0e-2222-4a2b-8c3d-{number:012}");
+        let at = format!("2026-02-03T04:{:02}:{:02}.000Z", number / 60, number % 60);
+        json!({ "type": kind, "uuid": uuid(number), "parentUuid": parent.map(uuid), "sessionId": session, "timestamp": at, "message": message })
+    };
+    let turn = |turn: u32| {
+        let (asked, parent) = (turn * 2, (turn > 1).then(|| turn * 2 - 1));
+        let usage = json!({ "input_tokens": 10, "output_tokens": 1 });
+        let words = json!([{ "type": "text", "text": format!("answer {turn}") }]);
+        let answer = json!({ "id": format!("m{turn}"), "role": "assistant", "model": "claude-x", "content": words, "usage": usage });
+        let question = json!({ "role": "user", "content": format!("question {turn}") });
+        [record("user", asked, parent, question), record("assistant", asked + 1, Some(asked), answer)]
+    };
+    turns.flat_map(turn).map(|record| format!("{record}\n")).collect()
+}
+
+#[test]
+fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
+    const FIRST: &str = "0b5c1f0e-3333-4a2b-8c3d-000000000001";
+    const RESUMED: &str = "0b5c1f0e-3333-4a2b-8c3d-000000000002";
+    let calls = |world: &World| -> u64 {
+        let of = |session: &str| world.json(&["usage", session])["total"]["calls"].as_u64().unwrap();
+        of(FIRST) + of(RESUMED)
+    };
+    for order in [[0, 1], [1, 0]] {
+        let world = World::new("sqlite");
+        let (here, there) = (world.path("here"), world.path("there"));
+        for folder in [&here, &there] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let files = [here.join(format!("{FIRST}.jsonl")), here.join(format!("{RESUMED}.jsonl"))];
+        std::fs::write(&files[0], transcript(FIRST, 1..=3)).unwrap();
+        // A session that was resumed by an older version: all that was said before, as this session's.
+        std::fs::write(&files[1], transcript(RESUMED, 1..=5)).unwrap();
+        for number in order {
+            import(&world, &files[number]);
+        }
+        assert_eq!(calls(&world), 5, "{order:?}");
+        assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 6);
+        assert_eq!(world.json(&["context", RESUMED])["messages"].as_array().unwrap().len(), 10);
+        // The same session in another folder, where it went on; then an older copy of it under another name.
+        let moved = there.join(format!("{FIRST}.jsonl"));
+        std::fs::write(&moved, transcript(FIRST, 1..=4)).unwrap();
+        assert_eq!(import(&world, &moved)["added"], 2);
+        let copy = there.join("copy.jsonl");
+        std::fs::write(&copy, transcript(FIRST, 1..=2)).unwrap();
+        let report = import(&world, &copy);
+        assert_eq!((&report["session"], &report["added"]), (&json!(FIRST), &json!(0)));
+        assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 8);
+    }
+}

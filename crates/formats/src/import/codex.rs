@@ -10,7 +10,8 @@
 //! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
 //!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
-//!   by the fork's own ones before them, so that they do not count again when it turns up.
+//!   by the fork's own ones before them, so that they do not count again when it turns up. Older forks begin with copies
+//!   of their source's records, its `session_meta` first, all written at one go: these count there, too.
 //!
 //! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
 
@@ -43,6 +44,8 @@ const JOINED_BYTES_MAX: usize = 8 << 20;
 const HELD_MAX: usize = 4_096;
 /// Most turns that a rollback can go back.
 const TURNS_MAX: usize = 1 << 20;
+/// Longest pause between records that a fork copies, in milliseconds: they are written at one go.
+const COPY_PAUSE_MS: i64 = 1_000;
 /// Which part of a response's key one has whose usage is not known yet.
 const UNPAID_PART: usize = 1;
 
@@ -197,6 +200,8 @@ pub struct Importer {
     base: Option<Base>,
     /// Its counts go on from another rollout's.
     is_fork: bool,
+    /// A fork copies its source's records at one go, the source's `session_meta` first: when the last of them was written.
+    copied_at: Option<TimestampMs>,
     inherits: bool,
     has_inherited: bool,
 }
@@ -244,6 +249,8 @@ impl Importer {
         if !self.inherits && self.open.as_ref().is_some_and(|open| open.is_inherited) {
             self.close(harvest);
         }
+        self.copied_at =
+            self.copied_at.zip(at).filter(|(last, at)| at.0 - last.0 <= COPY_PAUSE_MS).map(|(_, at)| at);
         match read.kind.as_ref() {
             "session_meta" => {
                 let meta: SessionMeta = serde_json::from_str(payload)?;
@@ -294,6 +301,8 @@ impl Importer {
                 .map(|id| lineage(Format::Codex, &id));
             self.is_fork = session.parent.is_some();
             self.base = meta.history_base;
+        } else if self.is_fork && !self.inherits {
+            self.copied_at = harvest.at;
         }
         self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -488,7 +497,10 @@ impl Importer {
             _ if !grew => total,
             _ => total.since(before),
         };
-        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits) else { return };
+        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits && self.copied_at.is_none())
+        else {
+            return;
+        };
         match &mut self.open {
             Some(open) if open.usage.is_none() => open.usage = Some(usage),
             _ => {

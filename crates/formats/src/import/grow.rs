@@ -6,9 +6,11 @@
 //! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
 //! grows. Whatever the steps are, the drafts can be placed.
 
+use std::collections::HashSet;
+
 use sapwood_core::entry::{Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
-use sapwood_core::project::usage::usage_note;
+use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
@@ -56,6 +58,8 @@ pub struct Grower {
     versions: Versions,
     /// Which of the entries that the log had before the source has named in this run.
     named: Vec<bool>,
+    /// Records that another session has and counts.
+    elsewhere: HashSet<Key, foldhash::fast::RandomState>,
     last: Option<EntryId>,
     /// Where the log's leaf is, and where the source's is.
     leaf: Place,
@@ -88,6 +92,7 @@ impl Grower {
             keys: Keys::default(),
             versions: Versions::default(),
             named: Vec::new(),
+            elsewhere: HashSet::default(),
             last: None,
             leaf: None,
             source_leaf: None,
@@ -124,6 +129,19 @@ impl Grower {
             Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
             _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
             _ => {}
+        }
+    }
+
+    /// An entry of another session that may begin with the same records: what it counts is not counted again.
+    pub fn know_elsewhere(&mut self, id: EntryId, body: &Body) {
+        let key = Key::of_id(id);
+        let counts = match body {
+            Body::AssistantMessage(answer) => answer.usage.is_some(),
+            Body::CustomInfo(info) => info.custom_type == USAGE_INFO,
+            _ => false,
+        };
+        if counts && key.is_of_source() {
+            self.elsewhere.insert(key);
         }
     }
 
@@ -286,17 +304,28 @@ impl Grower {
         report: &mut impl FnMut(Trouble),
         drafts: &mut Vec<Draft>,
     ) -> Place {
-        let shorter = shorter.or_else(|| add.earlier.continues.then(|| Some(Usage::default())));
-        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
-        if add.earlier.counted.iter().any(|key| self.has(*key)) {
+        let note = usage_key(add.key);
+        let mut counted = add.earlier.counted.iter();
+        if counted.any(|key| self.has(*key)) || [add.key, note].iter().any(|key| self.elsewhere.contains(key))
+        {
             take_usage(&mut add.body);
         }
-        let note = usage_key(add.key);
+        let shorter = shorter.or_else(|| self.counted_before(&add.earlier));
+        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
         let row = self.grow(add, place, report, drafts);
         if let Some(by) = rest {
             self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
         }
         row
+    }
+
+    /// What was counted of a new entry's call elsewhere: with the entry that it goes on from, or in another session.
+    fn counted_before(&self, earlier: &Earlier) -> Option<Option<Usage>> {
+        if earlier.continues {
+            return Some(Some(Usage::default()));
+        }
+        let mut shorter = earlier.shorter.iter().rev();
+        shorter.find(|(key, _)| self.elsewhere.contains(key)).map(|(_, took)| *took)
     }
 
     fn is_of_source(&self, row: Index) -> bool {

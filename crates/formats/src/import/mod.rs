@@ -193,6 +193,11 @@ impl Format {
     pub fn rewrites(self) -> bool {
         matches!(self, Format::OpenCode | Format::GeminiCli)
     }
+
+    /// Whether a session that is resumed may go on in a new file that begins with the records of the old one.
+    pub fn repeats(self) -> bool {
+        self == Format::ClaudeCode
+    }
 }
 
 /// An importer of a foreign format.

@@ -4,7 +4,7 @@
 //!
 //! pi's leaf is the last line. operator writes a `leaf` record where it moved.
 //! pi version 1 has no ids: a straight chain, in which `firstKeptEntryIndex` counts the header too. Version 2 calls the
-//! role `custom` `hookMessage`.
+//! role `custom` `hookMessage`. A fork (`parentSession`) begins with copies, which are older than itself: they count there.
 //!
 //! Memory: nothing that grows, but for version 1 the 10 bytes of each line's key.
 
@@ -15,7 +15,7 @@ use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
     ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
-use sapwood_core::{BlobHash, Body, Json};
+use sapwood_core::{BlobHash, Body, Json, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -153,6 +153,8 @@ pub struct Importer {
     /// Version 1: the key of each line, the header's included.
     chain: Option<Vec<Key>>,
     lines: u64,
+    /// When a fork was made: what is older was copied from its parent, and counts there.
+    forked_at: Option<TimestampMs>,
 }
 
 impl Reader for Importer {
@@ -179,7 +181,7 @@ impl Reader for Importer {
 
 impl Importer {
     pub fn new(dialect: Dialect) -> Self {
-        Self { dialect, chain: None, lines: 0 }
+        Self { dialect, chain: None, lines: 0, forked_at: None }
     }
 
     fn format(&self) -> Format {
@@ -202,6 +204,7 @@ impl Importer {
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
         session.title = header.name;
         session.parent = header.parent_session.as_deref().map(parent_name).map(|id| lineage(format, &id));
+        self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
             harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
@@ -306,7 +309,10 @@ impl Importer {
     }
 
     fn take_message(&self, record: Record<'_>, key: Key, under: Under, line: &[u8], harvest: &mut Harvest) {
-        let message = record.message.unwrap_or_default();
+        let is_older = |at: TimestampMs| self.forked_at.is_some_and(|forked_at| at < forked_at);
+        let is_copied = record.timestamp.and_then(|time| time.0).is_some_and(is_older);
+        let mut message = record.message.unwrap_or_default();
+        message.usage = message.usage.filter(|_| !is_copied);
         let body: Body = match message.role.as_ref() {
             "user" => UserMessage { parts: message.content.into_parts(harvest), origin: None }.into(),
             "assistant" => self.assistant(message, harvest).into(),
