@@ -181,6 +181,9 @@ struct Owed {
 
 #[derive(Default)]
 pub struct Importer {
+    name: String,
+    /// When the first record was written.
+    began_at: Option<TimestampMs>,
     open: Option<Response>,
     /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
     last: Option<Key>,
@@ -214,10 +217,19 @@ impl Reader for Importer {
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
         self.count_owed(harvest);
+        if harvest.session.is_none() && self.last.is_some() {
+            harvest.open_headless(Format::Codex, &self.name, self.began_at);
+        }
     }
 }
 
 impl Importer {
+    /// `name` is the file's, without its ending: the session's where the first line is lost. Records are known by what
+    /// stands before them, so it must not be taken for the session that the whole file is.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
     /// The rollout that this one goes on from, once the first line was read.
     pub fn base(&self) -> Option<&Base> {
         self.base.as_ref()
@@ -246,6 +258,7 @@ impl Importer {
         let read: Line<'_> = serde_json::from_slice(line)?;
         let payload = read.payload.map_or("{}", RawValue::get);
         let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
+        self.began_at = self.began_at.or(at);
         if !self.inherits && self.open.as_ref().is_some_and(|open| open.is_inherited) {
             self.close(harvest);
         }

@@ -211,6 +211,15 @@ impl Harvest {
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
     }
 
+    /// The header is missing: the session is called by its file, and what has none stays without a name.
+    pub fn open_headless(&mut self, format: Format, file: &str, at: Option<TimestampMs>) {
+        self.line = 1;
+        self.report(Trouble::NoHeader);
+        if !file.is_empty() && file != "-" {
+            self.open(format, file, at);
+        }
+    }
+
     /// An entry on the main path.
     pub fn add(&mut self, key: Key, under: Under, by: By, body: impl Into<Body>) {
         self.add_on(Path::Main, key, under, by, body);
