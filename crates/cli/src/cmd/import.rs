@@ -93,13 +93,21 @@ struct Trouble {
 }
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
-    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths };
+    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths.clone() };
     let found = source::expand(&paths);
+    if args.paths.is_empty() && found.files.is_empty() && found.unread.is_empty() {
+        return Err(nothing_there());
+    }
     let bar = source::bar(&found.files, app.format());
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let mut taken = 0;
     for (directory, failure) in found.unread {
         bar.suspend(|| print(app, &unopened(&directory, failure, mode)))?;
+    }
+    // Whoever names a directory expects something in it; the usual places are there whether anything is or not.
+    for directory in found.bare.iter().filter(|_| !args.paths.is_empty()) {
+        let failure = Failure::new("import.empty", "there is no session file in it");
+        bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
     }
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
@@ -146,11 +154,12 @@ fn usual_places() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let here = std::env::current_dir().unwrap_or_default();
     let places = discover::usual_places(home.as_deref(), &here);
-    if places.is_empty() {
-        let message = "no agent has left sessions in the usual places";
-        return Err(Failure::new("import.nothing", message).with_hint("give the path of a file or directory"));
-    }
-    Ok(places)
+    if places.is_empty() { Err(nothing_there()) } else { Ok(places) }
+}
+
+fn nothing_there() -> Failure {
+    let message = "no agent has left sessions in the usual places";
+    Failure::new("import.nothing", message).with_hint("give the path of a file or directory")
 }
 
 fn trouble_of(problem: &Problem) -> Trouble {

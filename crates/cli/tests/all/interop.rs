@@ -152,6 +152,50 @@ fn without_a_path_the_usual_places_are_searched() {
 }
 
 #[test]
+fn links_are_followed_and_a_directory_without_sessions_says_so() {
+    let world = World::new("sqlite");
+    copy("pi-v3.jsonl", &world.path("elsewhere/one/2026_x.jsonl"));
+    copy("codex.jsonl", &world.path("elsewhere/rollout.jsonl"));
+    let here = world.path("here");
+    std::fs::create_dir_all(&here).unwrap();
+    for (to, link) in [
+        ("elsewhere/one", "folder"),
+        ("elsewhere/rollout.jsonl", "file.jsonl"),
+        ("here", "circle"),
+        ("gone", "x.jsonl"),
+    ] {
+        std::os::unix::fs::symlink(world.path(to), here.join(link)).unwrap();
+    }
+    let reports = world.lines(&["import", here.to_str().unwrap()]);
+    let formats: Vec<&Value> = reports.iter().map(|report| &report["format"]).collect();
+    assert_eq!(formats, ["codex", "pi"]);
+    let bare = world.path("bare");
+    std::fs::create_dir_all(&bare).unwrap();
+    let ran = world.run(&["import", bare.to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((ran.status, &report["problems"][0]["code"]), (Some(1), &json!("import.empty")));
+    std::fs::create_dir_all(world.path(".claude/projects")).unwrap();
+    let nothing = world.fail(1, &["import"]);
+    assert!(nothing["message"].as_str().unwrap().contains("usual places"), "{nothing}");
+}
+
+#[test]
+fn an_export_names_the_file_that_it_cannot_write() {
+    let world = World::new("sqlite");
+    let session = world.session(&["u:one", "a:two"]);
+    let folder = world.path("folder");
+    std::fs::create_dir_all(&folder).unwrap();
+    let message = |exit: i32, args: &[&str]| world.fail(exit, args)["message"].as_str().unwrap().to_owned();
+    for force in [&[][..], &["--force"]] {
+        let args = [&["export", &session, "-o", folder.to_str().unwrap()][..], force].concat();
+        assert!(message(2, &args).ends_with("folder is a directory"));
+    }
+    let lost = folder.join("missing/out.jsonl");
+    let told = message(1, &["export", &session, "-o", lost.to_str().unwrap()]);
+    assert!(told.contains("missing/out.jsonl:"), "{told}");
+}
+
+#[test]
 fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     let world = World::new("sqlite");
     let day = world.path("codex/sessions/2026/03/04");
