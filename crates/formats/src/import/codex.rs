@@ -38,6 +38,8 @@ use super::{Format, Reader, keep_record, read_json_line};
 const REPEATED_BYTES_MAX: usize = 80_000;
 /// Most bytes that all compactions of a file repeat: a line of a few bytes asks for all of the above.
 const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
+/// What a repeated message takes besides its words, about.
+const MESSAGE_BYTES: usize = 200;
 /// Most bytes of a response, and of the results held with it, that are joined.
 const JOINED_BYTES_MAX: usize = 8 << 20;
 /// Most results that wait for their response's usage.
@@ -574,7 +576,7 @@ impl Importer {
                 }
             }
             None => {
-                self.repeated_bytes += self.words_bytes;
+                self.repeated_bytes += self.words_bytes + self.words.len() * MESSAGE_BYTES;
                 let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
                 let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
                 if is_too_much {

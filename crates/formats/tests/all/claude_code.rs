@@ -391,6 +391,44 @@ fn a_preserved_segment_stays_word_for_word_behind_the_summary() {
 }
 
 #[test]
+fn a_file_that_begins_with_a_boundary_has_what_was_kept_behind_its_summary() {
+    let kept = |anchor: &str, uuids: &[&str]| {
+        json!({ "subtype": "compact_boundary", "compactMetadata": {
+        "preservedSegment": { "headUuid": uuids[0], "anchorUuid": anchor, "tailUuid": uuids[1] },
+        "preservedMessages": { "anchorUuid": anchor, "uuids": uuids } } })
+    };
+    let summary = |uuid: &str, boundary: &str, text: &str| {
+        let mut summary = user(uuid, Some(boundary), text);
+        summary["isCompactSummary"] = json!(true);
+        summary
+    };
+    let records = [
+        record("b1", None, "system", kept("s1", &["p1", "p2"])),
+        summary("s1", "b1", "what happened elsewhere"),
+        user("p1", Some("s1"), "kept"),
+        said("p2", "p1", "m1", "kept answer"),
+        user("u1", Some("p2"), "new"),
+        said("a1", "u1", "m2", "new answer"),
+        // A second one, whose kept records are written once more behind it, hung elsewhere.
+        record("b2", Some("a1"), "system", kept("s2", &["u1", "a1"])),
+        summary("s2", "b2", "all of it"),
+        user("u1", Some("s2"), "new"),
+        said("a1", "u1", "m2", "new answer"),
+        user("u2", Some("a1"), "last"),
+    ];
+    let first = take_all(&records[..6]);
+    assert_eq!(
+        first.context(),
+        ["u:what happened elsewhere", "u:kept", "a:kept answer", "u:new", "a:new answer"]
+    );
+    let whole = take_all(&records);
+    assert_eq!(whole.context(), ["u:all of it", "u:new", "a:new answer", "u:last"]);
+    assert_eq!(whole.spend().calls, 2);
+    let grown = take_again(Format::ClaudeCode, first.log, lines(&records));
+    assert_eq!((grown.context(), grown.spend()), (whole.context(), whole.spend()));
+}
+
+#[test]
 fn a_segment_that_is_kept_before_its_summary_stays_before_it() {
     let kept = json!({ "headUuid": "u1", "anchorUuid": "b1", "tailUuid": "a1" });
     let named = json!({ "anchorUuid": "b1", "uuids": ["u1", "a1"], "allUuids": ["u1", "a1"] });

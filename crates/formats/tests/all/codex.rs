@@ -269,6 +269,10 @@ fn compactions_that_repeat_the_users_words_do_not_blow_up_a_small_file() {
     let bytes: usize = taken.log.entries().map(|entry| entry.body.text().len()).sum();
     assert!(bytes < 65 << 20, "{} bytes became {bytes}", text.len());
     assert!(taken.codes().iter().any(|(_, code)| *code == "import.left_out"));
+    let short = |number: u32| [user(&number.to_string()), line("compacted", json!({ "message": "so far" }))];
+    let text = lines(&[vec![meta()], (0..1_500).flat_map(short).collect()].concat());
+    let entries = take(Format::Codex, &text).log.entries().count();
+    assert!(entries < 350_000, "{} bytes became {entries} entries", text.len());
 }
 
 fn counted(total: (u64, u64), last: (u64, u64)) -> Value {
