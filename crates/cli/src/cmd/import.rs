@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use sapwood::engine::import::Mode;
+use sapwood::engine::import::{Kin, Mode};
 use sapwood::formats::import::{Format, Problem};
 use sapwood::{Engine, Scope};
 use serde::Serialize;
@@ -19,6 +19,9 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
 use crate::wiring::App;
+
+/// From so many files on, what they share of the store is looked up once for all of them.
+const KIN_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Origin {
@@ -109,9 +112,10 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
         let failure = Failure::new("import.empty", "there is no session file in it");
         bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
     }
+    let kin = (found.files.len() >= KIN_FILES_MIN).then(Kin::default);
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
-            Ok(source) => take_file(app, source, args.from.format(), mode, &bar).await?,
+            Ok(source) => take_file(app, source, args.from.format(), mode, kin.as_ref(), &bar).await?,
             Err(failure) => {
                 bar.suspend(|| print(app, &unopened(&path, failure, mode)))?;
                 0
@@ -130,12 +134,13 @@ async fn take_file(
     source: source::Source,
     given: Option<Format>,
     mode: Mode,
+    kin: Option<&Kin>,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
         Format::Sapwood => intake::take_file(app, source, mode == Mode::DryRun).await,
         format => {
-            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode };
+            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode, kin };
             let reports = foreign::take_file(target, source, format).await?;
             bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
             Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
@@ -145,7 +150,7 @@ async fn take_file(
 
 /// Takes a file in without a word, as the command does, and says how many entries came; for `sapwood bench`.
 pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
-    let target = foreign::Target { engine, scope, mode: Mode::Write };
+    let target = foreign::Target { engine, scope, mode: Mode::Write, kin: None };
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
     Ok(foreign::take_file(target, source, format).await?.iter().map(|report| report.added).sum())
 }

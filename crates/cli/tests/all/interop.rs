@@ -743,6 +743,14 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
         assert_eq!(calls(&world), 5, "{order:?}");
         assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 6);
         assert_eq!(world.json(&["context", RESUMED])["messages"].as_array().unwrap().len(), 10);
+        let many = World::new("sqlite");
+        for number in 10..60 {
+            let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
+            let text = transcript(&name, 1..=1).replace("2222-4a2b", &format!("{number}{number}-4a2b"));
+            std::fs::write(here.join(format!("{name}.jsonl")), text).unwrap();
+        }
+        assert_eq!(many.lines(&["import", here.to_str().unwrap()]).len(), 52);
+        assert_eq!(calls(&many), 5, "many files share what they know of the store");
         // The same session in another folder, where it went on; then an older copy of it under another name.
         let moved = there.join(format!("{FIRST}.jsonl"));
         std::fs::write(&moved, transcript(FIRST, 1..=4)).unwrap();

@@ -462,7 +462,8 @@ pub fn base_role(instance: &str) -> &str {
     }
 }
 
-fn is_plain(id: &str) -> bool {
+/// Whether something can be the id of a node or a role: letters, digits, hyphens and underscores.
+pub fn is_plain(id: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(is_fine)
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_core::Agent;
-use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, base_role};
+use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, base_role, is_plain};
 
 use super::readings::Readings;
 use super::session::EXPORT_KEY;
@@ -38,7 +38,8 @@ pub fn flow_of(
     let mut nodes: Vec<graph::Node> =
         workflow.nodes.iter().map(|node| node_of(node, leads_back(node))).collect();
     for node in nodes.iter_mut().filter(|node| is_export && node.kind == graph::NodeKind::Agent) {
-        node.role = node.role.clone().or_else(|| node.agent.clone());
+        let agent = node.agent.clone().filter(|agent| is_plain(agent));
+        node.role = node.role.clone().or(agent).or_else(|| Some(NAMELESS.to_owned()));
     }
     let mut flow = Flow {
         id: workflow.id.clone(),

@@ -246,7 +246,6 @@ fn what_is_brought_again_after_it_was_taken_back_is_in_the_context_again() {
             assert_eq!((again.context(), again.added), (less.clone(), 1), "and taken back once more");
             log = again.log;
         }
-        let mut log = log;
         let first = log.entries().find(|entry| entry.meta.kind == Kind::UserMessage).unwrap().meta.id;
         log.push(LeafMoved { to: Some(first) }).unwrap();
         let here = take_again(Format::OpenCode, log, with(Value::Null));

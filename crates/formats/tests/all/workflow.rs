@@ -319,3 +319,14 @@ fn an_export_that_is_too_large_to_run_says_so() {
     let why = workflow::obstacle(&large).unwrap();
     assert!(why.contains("bytes to write down"), "{why}");
 }
+
+#[test]
+fn an_export_runs_whatever_its_agent_is_called() {
+    let mut document = export(None, vec![user("one"), assistant(vec![Part::text("yes")])]);
+    let name = "Dr. Mail (old) ".repeat(9);
+    document.workflow.nodes[1].agent_ref = Some(name.clone());
+    let readings = workflow::Readings::default();
+    let flow = workflow::flow_of(&document, &readings, workflow::OwnAgents::Taken, |_| None).unwrap();
+    assert_eq!((flow.mistakes(), flow.nodes[1].agent.as_ref()), (vec![], Some(&name)));
+    assert_eq!(flow.nodes[1].role.as_deref(), Some("assistant"));
+}

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use sapwood::core::port::store::NewSession;
-use sapwood::engine::import::{Intake, Mode, Taken};
+use sapwood::engine::import::{Intake, Kin, Mode, Taken};
 use sapwood::formats::import::codex::{Base, Importer as Codex};
 use sapwood::formats::import::harvest::{Harvest, Step};
 use sapwood::formats::import::{
@@ -43,11 +43,17 @@ pub struct Target<'a> {
     pub engine: &'a Engine,
     pub scope: &'a Scope,
     pub mode: Mode,
+    /// What many files share.
+    pub kin: Option<&'a Kin>,
 }
 
 impl Target<'_> {
     fn begin(&self, format: Format) -> Intake {
-        self.engine.begin_intake(self.scope, format, self.mode)
+        let intake = self.engine.begin_intake(self.scope, format, self.mode);
+        match self.kin {
+            Some(kin) => intake.among(kin),
+            None => intake,
+        }
     }
 }
 
