@@ -380,8 +380,13 @@ impl Grower {
             let row = entry(message.part(number))?;
             Some(Version { row, place: rows.parent(row), note: entry(usage_key(message.part(number))) })
         };
-        match self.versions.meet(message, place, &mut add.body, version) {
-            Meeting::Known(row) => {
+        let late = |number: usize| entry(usage_key(message).part(number));
+        match self.versions.meet(message, place, &mut add.body, version, late) {
+            Meeting::Known { row, late } => {
+                if let Some((number, by)) = late {
+                    let note = usage_key(message).part(number);
+                    self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+                }
                 if let Some(named) = self.named.get_mut(row as usize).filter(|named| !**named) {
                     *named = true;
                     self.skipped += 1;

@@ -19,6 +19,7 @@ const FIXTURES: &[(Format, &str)] = &[
     (Format::Operator, include_str!("../fixtures/operator.jsonl")),
     (Format::Operator, include_str!("../fixtures/operator-iso.jsonl")),
     (Format::GeminiCli, include_str!("../fixtures/gemini-cli.jsonl")),
+    (Format::OpenCode, include_str!("../fixtures/opencode-rows.jsonl")),
 ];
 
 /// Imports every prefix, then one that is longer, then all of it; and all of it once more.
@@ -33,9 +34,7 @@ fn check_growth(format: Format, text: &str) {
             let whole = take_again(format, log, text);
             let after = format!("{} after {count} and {more} lines", format.as_str());
             assert_eq!(whole.context(), fresh.context(), "{after}");
-            if format != Format::GeminiCli {
-                assert_eq!(whole.spend(), fresh.spend(), "{after}");
-            }
+            assert_eq!(whole.spend(), fresh.spend(), "{after}");
             let again = take_again(format, whole.log, text);
             assert_eq!(again.added, 0, "{after}");
             assert_eq!(again.context(), fresh.context(), "{after}");

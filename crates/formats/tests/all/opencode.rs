@@ -348,6 +348,26 @@ fn a_message_that_grew_between_two_imports_counts_once() {
 }
 
 #[test]
+fn what_a_message_took_is_counted_also_if_it_is_said_after_its_words() {
+    let rows = |message: Value| rows(&[message, text("prt_2", "so far")]);
+    let mut silent = answer("msg_2", 10);
+    silent["data"].as_object_mut().unwrap().remove("tokens");
+    let mut log = take(Format::OpenCode, rows(silent.clone())).log;
+    for (message, added, calls, input) in
+        [(answer("msg_2", 10), 1, 1, 10), (answer("msg_2", 25), 1, 1, 25), (answer("msg_2", 40), 1, 1, 40)]
+    {
+        let taken = take_again(Format::OpenCode, log, rows(message.clone()));
+        assert_eq!((taken.added, taken.context()), (added, vec!["u:look".to_owned(), "a:so far".to_owned()]));
+        assert_eq!((taken.spend().calls, taken.spend().usage.input), (calls, input));
+        let again = take_again(Format::OpenCode, taken.log, rows(message));
+        assert_eq!((again.added, again.spend().usage.input), (0, input));
+        log = again.log;
+    }
+    let older = take_again(Format::OpenCode, log, rows(silent));
+    assert_eq!((older.added, older.spend().usage.input), (0, 40), "an older copy counts nothing");
+}
+
+#[test]
 fn a_changed_title_is_taken_up() {
     let rows =
         |title: &str| lines(&[session(json!({ "title": title })), user("msg_1"), text("prt_1", "hello")]);
