@@ -247,3 +247,86 @@ fn a_rewind_leaves_a_session_alone_that_was_continued_or_moved_here() {
         "the source has said it before"
     );
 }
+
+/// A database of opencode that its user works with: messages come and grow, are taken back, and are brought again or cleared
+/// away by what is said next.
+#[derive(Default)]
+struct Database {
+    /// The texts of each message and what it has taken.
+    messages: Vec<(Vec<String>, u64)>,
+    revert: Option<(usize, Option<usize>)>,
+    was_cleared: bool,
+}
+
+impl Database {
+    fn change(&mut self, dice: &mut Dice) {
+        let count = self.messages.len();
+        match dice.below(6) {
+            0 | 1 => {
+                if let Some((message, part)) = self.revert.take() {
+                    self.was_cleared = true;
+                    let kept = part.map_or(0, |part| part + 1);
+                    self.messages.truncate(message + 1);
+                    self.messages[message].0.truncate(kept.saturating_sub(1));
+                    self.messages.retain(|(texts, _)| !texts.is_empty());
+                }
+                self.messages.push((vec![format!("words {}", dice.below(1_000))], 0));
+            }
+            2 if count > 0 => self.messages[count - 1].0.push(format!("more {}", dice.below(1_000))),
+            3 if count > 0 => self.messages[count - 1].1 += 1 + dice.below(50) as u64,
+            4 if count > 0 => {
+                let message = dice.below(count);
+                let part = (dice.below(2) == 0).then(|| dice.below(self.messages[message].0.len()));
+                self.revert = Some((message, part));
+            }
+            5 => self.revert = None,
+            _ => {}
+        }
+    }
+
+    fn rows(&self) -> String {
+        let (message, part) =
+            (|at: usize| format!("msg_{at:03}"), |at: usize, part: usize| format!("prt_{at:03}_{part:03}"));
+        let revert = self
+            .revert
+            .map(|(at, kept)| json!({ "messageID": message(at), "partID": kept.map(|kept| part(at, kept)) }));
+        let mut rows = vec![
+            json!({ "table": "session", "id": "ses_1", "title": "Shop", "time_created": 1, "revert": revert }),
+        ];
+        for (at, (texts, input)) in self.messages.iter().enumerate() {
+            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            let tokens =
+                json!({ "input": input, "output": 0, "reasoning": 0, "cache": { "read": 0, "write": 0 } });
+            let data = json!({ "role": role, "modelID": "m", "providerID": "p", "tokens": tokens });
+            rows.push(json!({ "table": "message", "id": message(at), "time_created": at + 2, "data": data }));
+            for (number, text) in texts.iter().enumerate() {
+                let data = json!({ "type": "text", "text": text });
+                rows.push(json!({ "table": "part", "id": part(at, number), "message_id": message(at), "data": data }));
+            }
+        }
+        lines(&rows)
+    }
+}
+
+#[test]
+fn a_database_that_is_imported_after_each_change_gives_what_a_fresh_import_gives() {
+    for seed in 0..300 {
+        let (mut dice, mut database, mut log) = (Dice::new(seed), Database::default(), MemLog::default());
+        for change in 0..20 {
+            database.change(&mut dice);
+            let rows = database.rows();
+            let (grown, fresh) = (take_again(Format::OpenCode, log, &rows), take(Format::OpenCode, &rows));
+            assert_eq!(grown.context(), fresh.context(), "seed {seed}, change {change}: {rows}");
+            if !database.was_cleared {
+                assert_eq!(grown.spend(), fresh.spend(), "seed {seed}, change {change}: {rows}");
+            }
+            let again = take_again(Format::OpenCode, grown.log, &rows);
+            assert_eq!(
+                (again.added, again.context()),
+                (0, fresh.context()),
+                "seed {seed}, change {change}: {rows}"
+            );
+            log = again.log;
+        }
+    }
+}
