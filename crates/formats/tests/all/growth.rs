@@ -156,11 +156,54 @@ fn random_codex(seed: u64) -> String {
     lines(&records)
 }
 
+/// A session of Gemini CLI: messages that are written again as they grow, with what they took by then, and rewinds.
+fn random_gemini_cli(seed: u64) -> String {
+    let mut dice = Dice::new(seed);
+    let mut records =
+        vec![json!({ "sessionId": "s-1", "projectHash": "h", "startTime": "2026-04-05T06:07:00.000Z" })];
+    let (mut path, mut next): (Vec<(String, String, u64)>, u32) = (Vec::new(), 0);
+    for _ in 0..14 {
+        match dice.below(8) {
+            0 if path.len() > 1 => {
+                let back = dice.below(path.len());
+                records.push(json!({ "$rewindTo": path[back].0 }));
+                path.truncate(back);
+                continue;
+            }
+            1 => {
+                records.push(json!({ "$set": { "summary": format!("about {}", dice.below(9)) } }));
+                continue;
+            }
+            2 | 3 if !path.is_empty() => {
+                let last = path.last_mut().unwrap();
+                if dice.below(2) == 0 {
+                    last.1.push_str(" more");
+                }
+                last.2 += dice.below(3) as u64 * 10;
+            }
+            _ => {
+                next += 1;
+                path.push((format!("g{next}"), format!("words {next}"), dice.below(2) as u64 * 5));
+            }
+        }
+        let (id, text, input) = path.last().unwrap();
+        let kind = if id.ends_with(['1', '3', '5', '7', '9']) { "user" } else { "gemini" };
+        let mut record =
+            json!({ "id": id, "timestamp": "2026-04-05T06:07:01.000Z", "type": kind, "content": text });
+        if kind == "gemini" && *input > 0 {
+            record["tokens"] = json!({ "input": input, "output": 0, "cached": 0, "thoughts": 0 });
+        }
+        records.push(record);
+    }
+    lines(&records)
+}
+
 #[test]
 fn random_sessions_give_the_same_wherever_they_were_cut() {
     for seed in 0..40 {
         check_growth(Format::ClaudeCode, &random_claude_code(seed));
         check_growth(Format::Codex, &random_codex(seed));
+        check_growth(Format::GeminiCli, &random_gemini_cli(seed));
     }
 }
 
