@@ -17,6 +17,8 @@ pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
 pub const MEMORY_TOKENS_MAX: u32 = 16_000;
 /// Most links of a fallback chain.
 pub const CHAIN_MAX: usize = 8;
+/// Turns of a session whose agent says nothing about it.
+pub const TURNS_MAX_DEFAULT: u32 = 50;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -204,17 +206,26 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Turns of one session.
-    pub turns_max: u32,
+    /// Turns of one session, if somebody says so. Otherwise [`TURNS_MAX_DEFAULT`], and for a role of a flow as many as the
+    /// flow can give it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns_max: Option<u32>,
     pub rounds_max: u32,
     /// Rounds of one turn with tool input that does not fit its schema.
     pub corrections_max: u32,
     pub wall_time_s: u32,
 }
 
+impl Limits {
+    /// How many turns a session may have.
+    pub fn turns(&self) -> u32 {
+        self.turns_max.unwrap_or(TURNS_MAX_DEFAULT)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { turns_max: 50, rounds_max: 16, corrections_max: 3, wall_time_s: 1_800 }
+        Self { turns_max: None, rounds_max: 16, corrections_max: 3, wall_time_s: 1_800 }
     }
 }
 
@@ -327,7 +338,7 @@ impl Agent {
         let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
         check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is not a positive amount");
         let limits = self.limits;
-        check(limits.turns_max > 0, "limits.turns_max", "is zero");
+        check(limits.turns_max != Some(0), "limits.turns_max", "is zero");
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not from 1 to 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
         let memory = self.memory.unwrap_or_default();

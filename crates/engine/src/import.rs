@@ -6,18 +6,22 @@
 //! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
 //! the store has of the session, and writes what is new.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
 use sapwood_core::entry::Draft;
-use sapwood_core::port::store::{Append, Appended, AuditAction, Created, Expect, NewSession};
+use sapwood_core::port::store::{
+    Append, Appended, AuditAction, Created, Expect, ListFilter, ListOrder, NewSession,
+};
+use sapwood_core::project::summary::{Origin, Summary};
 use sapwood_core::scope::Reach;
-use sapwood_core::{BlobHash, Body, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
@@ -32,6 +36,8 @@ pub const BATCH_ENTRIES: usize = 1_000;
 pub const BATCH_BYTES: usize = 4 << 20;
 /// How many records of the store's log are asked for at a time.
 const PAGE_RECORDS: usize = 1_000;
+/// How many sessions are looked at for one that a new one repeats.
+const KIN_LOOKED_MAX: usize = 100;
 
 /// A session that is being taken in.
 pub struct Import {
@@ -220,6 +226,66 @@ pub struct Intake {
     grower: Grower,
     target: Target,
     drafts: Vec<Draft>,
+    kin: Option<Kin>,
+}
+
+/// When the sessions of a store began: listed once, and kept up to date by the imports that share it. One that comes alone
+/// looks only at those that were updated soon after it began.
+#[derive(Clone, Default)]
+pub struct Kin(Arc<Mutex<Option<Begun>>>);
+
+type Begun = HashMap<TimestampMs, Vec<SessionId>>;
+
+impl Kin {
+    /// The sessions that began when a new one did, which is one of them from now on.
+    async fn meet(&self, engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Vec<SessionId>> {
+        let is_listed = self.begun().is_some();
+        if !is_listed {
+            let listed = list_begun(engine, scope, new).await?;
+            self.begun().get_or_insert(listed);
+        }
+        let mut begun = self.begun();
+        let alike = begun.get_or_insert_default().entry(new.at).or_default();
+        let others = alike.iter().filter(|other| **other != new.id).cloned().collect();
+        alike.push(new.id.clone());
+        Ok(others)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All sessions of whoever imports that come from the same program, by when they began.
+async fn list_begun(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Begun> {
+    let mut begun = Begun::new();
+    let mut filter = ListFilter { since: None, limit: PAGE_RECORDS, ..alike(scope, new) };
+    loop {
+        let page = engine.store.list(scope, &filter).await?;
+        for other in page.items.into_iter().filter(|other| is_alike(other, new)) {
+            begun.entry(other.created_at).or_default().push(other.id);
+        }
+        filter.cursor = page.next;
+        if filter.cursor.is_none() {
+            return Ok(begun);
+        }
+    }
+}
+
+/// Sessions that were updated after a new one began, the first of them first.
+fn alike(scope: &Scope, new: &NewSession) -> ListFilter {
+    ListFilter {
+        since: Some(new.at),
+        owner: Some(scope.principal.clone()),
+        order: ListOrder::OldestFirst,
+        limit: KIN_LOOKED_MAX,
+        ..ListFilter::default()
+    }
+}
+
+fn is_alike(other: &Summary, new: &NewSession) -> bool {
+    let format = |origin: &Origin| origin.format.clone();
+    other.origin.as_ref().map(format) == new.origin.as_ref().map(format)
 }
 
 enum Target {
@@ -260,11 +326,18 @@ impl Engine {
             grower: Grower::new(format.agent()),
             target: Target::Unknown,
             drafts: Vec::new(),
+            kin: None,
         }
     }
 }
 
 impl Intake {
+    /// One of many: they share what they know of the store's sessions.
+    pub fn among(mut self, kin: &Kin) -> Self {
+        self.kin = Some(kin.clone());
+        self
+    }
+
     /// Takes what was harvested so far. Until the session's name is known, it stays where it is.
     pub async fn take(&mut self, harvest: &mut Harvest) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
@@ -309,10 +382,41 @@ impl Intake {
                 true
             }
         };
+        if !is_known && self.format.repeats() {
+            self.learn_elsewhere(&new).await?;
+        }
         Ok(match self.mode {
             Mode::DryRun => Target::Counted { is_known, unproven: is_known.then_some(new.id) },
             Mode::Write => Target::Ready { new: Box::new(new), is_known },
         })
+    }
+
+    /// What sessions have that began at the same time, and so perhaps with the same record: what both of them hold counts
+    /// in the one that came first.
+    async fn learn_elsewhere(&mut self, new: &NewSession) -> Result<()> {
+        let others = match &self.kin {
+            Some(kin) => kin.meet(&self.engine, &self.scope, new).await?,
+            None => {
+                let page = self.engine.store.list(&self.scope, &alike(&self.scope, new)).await?;
+                let begun =
+                    page.items.iter().filter(|other| other.created_at == new.at && is_alike(other, new));
+                begun.map(|other| other.id.clone()).collect()
+            }
+        };
+        for other in others {
+            self.learn_counted(&other).await?;
+        }
+        Ok(())
+    }
+
+    async fn learn_counted(&mut self, other: &SessionId) -> Result<()> {
+        let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
+        let grower = &mut self.grower;
+        self.engine
+            .each_of_kinds(&self.scope, other, &kinds, |entry| {
+                grower.know_elsewhere(entry.meta.id, &entry.body);
+            })
+            .await
     }
 
     /// What the store has of the session.

@@ -281,6 +281,17 @@ impl Engine {
         self.each(scope, session, Some(kinds), Seq::ZERO, visit).await
     }
 
+    pub(crate) async fn each_of_kinds_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        visit: impl FnMut(Entry),
+    ) -> Result<()> {
+        self.each(scope, session, Some(kinds), after, visit).await
+    }
+
     /// Pages through a log, or through what is of some kinds in it.
     async fn each(
         &self,

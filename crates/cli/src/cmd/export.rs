@@ -12,6 +12,7 @@ use sapwood::core::{BlobHash, Record};
 use sapwood::engine::export::PageFormat;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
+use sapwood::formats::workflow;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -77,6 +78,9 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
+    if let Some(path) = file.as_ref().filter(|path| path.is_dir()) {
+        return Err(Failure::usage(format!("{} is a directory", path.display()), "name a file in it"));
+    }
     if let Some(path) = file.as_ref().filter(|path| !args.force && path.exists()) {
         let message = format!("{} is there already", path.display());
         return Err(Failure::usage(message, "--force overwrites it"));
@@ -102,7 +106,7 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let written = write_file(app, summary, shape, &temporary).await;
+    let written = write_file(app, summary, shape, &temporary, path).await;
     let renamed =
         written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
@@ -120,9 +124,10 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     Ok(())
 }
 
-async fn write_file(app: &App, summary: &Summary, shape: Shape, path: &Path) -> Result<()> {
+/// Failures name the file that was asked for.
+async fn write_file(app: &App, summary: &Summary, shape: Shape, temporary: &Path, path: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Failure::file(path, &error);
-    let file = File::create(path).map_err(failed)?;
+    let file = File::create(temporary).map_err(failed)?;
     let writer = BufWriter::with_capacity(1 << 16, file);
     let writer = write_session(app, summary, shape, writer).await.map_err(|error| match error {
         Broken::Read(failure) => failure,
@@ -181,6 +186,9 @@ async fn write_page<W: Write>(
 ) -> Result<W, Broken> {
     let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
+    if let Some(why) = (format == PageFormat::Workflow).then(|| workflow::obstacle(&text)).flatten() {
+        render::note(app.format(), &format!("`sapwood flow run` will not take it: {why}"));
+    }
     Ok(to)
 }
 

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use sapwood::engine::import::Mode;
+use sapwood::engine::import::{Kin, Mode};
 use sapwood::formats::import::{Format, Problem};
 use sapwood::{Engine, Scope};
 use serde::Serialize;
@@ -19,6 +19,9 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
 use crate::wiring::App;
+
+/// From so many files on, what they share of the store is looked up once for all of them.
+const KIN_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Origin {
@@ -93,17 +96,26 @@ struct Trouble {
 }
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
-    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths };
+    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths.clone() };
     let found = source::expand(&paths);
+    if args.paths.is_empty() && found.files.is_empty() && found.unread.is_empty() {
+        return Err(nothing_there());
+    }
     let bar = source::bar(&found.files, app.format());
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let mut taken = 0;
     for (directory, failure) in found.unread {
         bar.suspend(|| print(app, &unopened(&directory, failure, mode)))?;
     }
+    // Whoever names a directory expects something in it; the usual places are there whether anything is or not.
+    for directory in found.bare.iter().filter(|_| !args.paths.is_empty()) {
+        let failure = Failure::new("import.empty", "there is no session file in it");
+        bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
+    }
+    let kin = (found.files.len() >= KIN_FILES_MIN).then(Kin::default);
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
-            Ok(source) => take_file(app, source, args.from.format(), mode, &bar).await?,
+            Ok(source) => take_file(app, source, args.from.format(), mode, kin.as_ref(), &bar).await?,
             Err(failure) => {
                 bar.suspend(|| print(app, &unopened(&path, failure, mode)))?;
                 0
@@ -122,12 +134,13 @@ async fn take_file(
     source: source::Source,
     given: Option<Format>,
     mode: Mode,
+    kin: Option<&Kin>,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
         Format::Sapwood => intake::take_file(app, source, mode == Mode::DryRun).await,
         format => {
-            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode };
+            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode, kin };
             let reports = foreign::take_file(target, source, format).await?;
             bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
             Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
@@ -137,7 +150,7 @@ async fn take_file(
 
 /// Takes a file in without a word, as the command does, and says how many entries came; for `sapwood bench`.
 pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
-    let target = foreign::Target { engine, scope, mode: Mode::Write };
+    let target = foreign::Target { engine, scope, mode: Mode::Write, kin: None };
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
     Ok(foreign::take_file(target, source, format).await?.iter().map(|report| report.added).sum())
 }
@@ -146,11 +159,12 @@ fn usual_places() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let here = std::env::current_dir().unwrap_or_default();
     let places = discover::usual_places(home.as_deref(), &here);
-    if places.is_empty() {
-        let message = "no agent has left sessions in the usual places";
-        return Err(Failure::new("import.nothing", message).with_hint("give the path of a file or directory"));
-    }
-    Ok(places)
+    if places.is_empty() { Err(nothing_there()) } else { Ok(places) }
+}
+
+fn nothing_there() -> Failure {
+    let message = "no agent has left sessions in the usual places";
+    Failure::new("import.nothing", message).with_hint("give the path of a file or directory")
 }
 
 fn trouble_of(problem: &Problem) -> Trouble {

@@ -409,6 +409,41 @@ fn what_an_export_writes_a_flow_runs() {
 }
 
 #[test]
+fn an_exported_session_of_more_turns_than_people_get_runs_to_its_end() {
+    let world = World::new("sqlite");
+    let turn = |number| {
+        let say = |role: &str, text: String| json!({ "role": role, "content": text });
+        [say("user", format!("question {number}")), say("assistant", format!("answer {number}"))]
+    };
+    let messages: Vec<Value> = (1..=55).flat_map(turn).collect();
+    let file = world.path("messages.json");
+    std::fs::write(&file, json!(messages).to_string()).unwrap();
+    let imported = world.json(&["import", file.to_str().unwrap()]);
+    let session = imported["session"].as_str().unwrap_or_else(|| panic!("{imported}"));
+    let file = world.path("exported.yaml");
+    let file = file.to_str().unwrap();
+    world.ok(&["export", session, "--format", "workflow", "-o", file]);
+    let view = world.json(&["flow", "run", file, "--id", "long"]);
+    assert_eq!((&view["status"], &view["code"]), (&json!("completed"), &Value::Null), "{view}");
+    assert_eq!(world.json(&["info", "flow-long__assistant"])["turns"], 55);
+}
+
+#[test]
+fn a_limit_of_turns_that_an_agent_states_holds_in_a_flow() {
+    let world = World::new("sqlite");
+    let agents = json!([{ "id": "few", "model": "demo", "limits": { "turns_max": 2 } }]);
+    let turn = |number| json!({ "id": format!("turn-{number}"), "type": "agent", "role": "few", "agent_ref": "few", "handoff": "answer", "prompt_template": "go on" });
+    let nodes = json!([turn(1), turn(2), turn(3)]);
+    let edges = json!([{ "from": "turn-1", "to": "turn-2" }, { "from": "turn-2", "to": "turn-3" }]);
+    let workflow = json!({ "id": "few", "agents": agents, "nodes": nodes, "edges": edges });
+    let file = world.path("few.yaml");
+    std::fs::write(&file, json!({ "schema_version": "1.0", "workflow": workflow }).to_string()).unwrap();
+    let ran = world.run(&["flow", "run", file.to_str().unwrap(), "--id", "few", "--json"]);
+    let view: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&view["status"], &view["code"]), (&json!("failed"), &json!("turn_limit")), "{view}");
+}
+
+#[test]
 fn a_feed_that_is_followed_replays_and_goes_on_without_a_gap_or_a_double() {
     let world = World::new("sqlite");
     let session = world.session(&["u:one", "a:two"]);

@@ -152,6 +152,50 @@ fn without_a_path_the_usual_places_are_searched() {
 }
 
 #[test]
+fn links_are_followed_and_a_directory_without_sessions_says_so() {
+    let world = World::new("sqlite");
+    copy("pi-v3.jsonl", &world.path("elsewhere/one/2026_x.jsonl"));
+    copy("codex.jsonl", &world.path("elsewhere/rollout.jsonl"));
+    let here = world.path("here");
+    std::fs::create_dir_all(&here).unwrap();
+    for (to, link) in [
+        ("elsewhere/one", "folder"),
+        ("elsewhere/rollout.jsonl", "file.jsonl"),
+        ("here", "circle"),
+        ("gone", "x.jsonl"),
+    ] {
+        std::os::unix::fs::symlink(world.path(to), here.join(link)).unwrap();
+    }
+    let reports = world.lines(&["import", here.to_str().unwrap()]);
+    let formats: Vec<&Value> = reports.iter().map(|report| &report["format"]).collect();
+    assert_eq!(formats, ["codex", "pi"]);
+    let bare = world.path("bare");
+    std::fs::create_dir_all(&bare).unwrap();
+    let ran = world.run(&["import", bare.to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((ran.status, &report["problems"][0]["code"]), (Some(1), &json!("import.empty")));
+    std::fs::create_dir_all(world.path(".claude/projects")).unwrap();
+    let nothing = world.fail(1, &["import"]);
+    assert!(nothing["message"].as_str().unwrap().contains("usual places"), "{nothing}");
+}
+
+#[test]
+fn an_export_names_the_file_that_it_cannot_write() {
+    let world = World::new("sqlite");
+    let session = world.session(&["u:one", "a:two"]);
+    let folder = world.path("folder");
+    std::fs::create_dir_all(&folder).unwrap();
+    let message = |exit: i32, args: &[&str]| world.fail(exit, args)["message"].as_str().unwrap().to_owned();
+    for force in [&[][..], &["--force"]] {
+        let args = [&["export", &session, "-o", folder.to_str().unwrap()][..], force].concat();
+        assert!(message(2, &args).ends_with("folder is a directory"));
+    }
+    let lost = folder.join("missing/out.jsonl");
+    let told = message(1, &["export", &session, "-o", lost.to_str().unwrap()]);
+    assert!(told.contains("missing/out.jsonl:"), "{told}");
+}
+
+#[test]
 fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     let world = World::new("sqlite");
     let day = world.path("codex/sessions/2026/03/04");
@@ -654,5 +698,67 @@ fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
         let said = world.json(&["send", &session, "Go on.", "--model", "demo"]);
         assert_eq!(said["outcome"], "completed", "{file}: {said}");
         assert_eq!(world.json(&["context", &session])["model"], "demo", "{file}");
+    }
+}
+
+/// A transcript of Claude Code: `turns` of a question and an answer, as the session of this name.
+fn transcript(session: &str, turns: std::ops::RangeInclusive<u32>) -> String {
+    let record = |kind: &str, number: u32, parent: Option<u32>, message: Value| {
+        let uuid = |number: u32| format!("0b5c1f0e-2222-4a2b-8c3d-{number:012}");
+        let at = format!("2026-02-03T04:{:02}:{:02}.000Z", number / 60, number % 60);
+        json!({ "type": kind, "uuid": uuid(number), "parentUuid": parent.map(uuid), "sessionId": session, "timestamp": at, "message": message })
+    };
+    let turn = |turn: u32| {
+        let (asked, parent) = (turn * 2, (turn > 1).then(|| turn * 2 - 1));
+        let usage = json!({ "input_tokens": 10, "output_tokens": 1 });
+        let words = json!([{ "type": "text", "text": format!("answer {turn}") }]);
+        let answer = json!({ "id": format!("m{turn}"), "role": "assistant", "model": "claude-x", "content": words, "usage": usage });
+        let question = json!({ "role": "user", "content": format!("question {turn}") });
+        [record("user", asked, parent, question), record("assistant", asked + 1, Some(asked), answer)]
+    };
+    turns.flat_map(turn).map(|record| format!("{record}\n")).collect()
+}
+
+#[test]
+fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
+    const FIRST: &str = "0b5c1f0e-3333-4a2b-8c3d-000000000001";
+    const RESUMED: &str = "0b5c1f0e-3333-4a2b-8c3d-000000000002";
+    let calls = |world: &World| -> u64 {
+        let of = |session: &str| world.json(&["usage", session])["total"]["calls"].as_u64().unwrap();
+        of(FIRST) + of(RESUMED)
+    };
+    for order in [[0, 1], [1, 0]] {
+        let world = World::new("sqlite");
+        let (here, there) = (world.path("here"), world.path("there"));
+        for folder in [&here, &there] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let files = [here.join(format!("{FIRST}.jsonl")), here.join(format!("{RESUMED}.jsonl"))];
+        std::fs::write(&files[0], transcript(FIRST, 1..=3)).unwrap();
+        // A session that was resumed by an older version: all that was said before, as this session's.
+        std::fs::write(&files[1], transcript(RESUMED, 1..=5)).unwrap();
+        for number in order {
+            import(&world, &files[number]);
+        }
+        assert_eq!(calls(&world), 5, "{order:?}");
+        assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 6);
+        assert_eq!(world.json(&["context", RESUMED])["messages"].as_array().unwrap().len(), 10);
+        let many = World::new("sqlite");
+        for number in 10..60 {
+            let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
+            let text = transcript(&name, 1..=1).replace("2222-4a2b", &format!("{number}{number}-4a2b"));
+            std::fs::write(here.join(format!("{name}.jsonl")), text).unwrap();
+        }
+        assert_eq!(many.lines(&["import", here.to_str().unwrap()]).len(), 52);
+        assert_eq!(calls(&many), 5, "many files share what they know of the store");
+        // The same session in another folder, where it went on; then an older copy of it under another name.
+        let moved = there.join(format!("{FIRST}.jsonl"));
+        std::fs::write(&moved, transcript(FIRST, 1..=4)).unwrap();
+        assert_eq!(import(&world, &moved)["added"], 2);
+        let copy = there.join("copy.jsonl");
+        std::fs::write(&copy, transcript(FIRST, 1..=2)).unwrap();
+        let report = import(&world, &copy);
+        assert_eq!((&report["session"], &report["added"]), (&json!(FIRST), &json!(0)));
+        assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 8);
     }
 }

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::order;
+use super::ways::Ways;
 use super::words::template_names;
 use crate::agent::Agent;
 
 /// Most nodes of a flow: the export of a long session has one for each of its turns.
-pub const NODES_MAX: usize = 2_000;
-/// Most edges of a flow.
-pub const EDGES_MAX: usize = 10_000;
+pub const NODES_MAX: usize = 100_000;
+/// Most edges of a flow, and most of them that lead back.
+pub const EDGES_MAX: usize = 200_000;
+pub const BACK_EDGES_MAX: usize = 10_000;
+/// Largest flow, in bytes of what a run writes down of it: one entry holds all of it, with room for the run's input.
+pub const FLOW_BYTES_MAX: usize = 15 << 20;
 /// Longest id of a flow, a node or a role, in bytes: a session's id is made of it.
 pub const ID_BYTES_MAX: usize = 64;
 /// All required readings together, in bytes.
@@ -266,42 +269,35 @@ impl Flow {
         of_role.iter().cloned().chain(own).collect()
     }
 
-    pub fn edges_from<'a>(&'a self, node: &'a str, kind: EdgeKind) -> impl Iterator<Item = &'a Edge> + 'a {
-        self.edges.iter().filter(move |edge| edge.from == node && edge.kind == kind)
-    }
-
-    pub fn edges_to<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Edge> + 'a {
-        self.edges.iter().filter(move |edge| edge.to == node && edge.kind == EdgeKind::Forward)
-    }
-
     /// Where a run begins: the input nodes, or else every node that nothing leads to.
     pub fn entries(&self) -> Vec<&Node> {
         let inputs: Vec<&Node> = self.nodes.iter().filter(|node| node.kind == NodeKind::Input).collect();
         if !inputs.is_empty() {
             return inputs;
         }
-        self.nodes.iter().filter(|node| self.edges_to(&node.id).next().is_none()).collect()
-    }
-
-    /// Nodes in an order in which work can flow, of equals the one that stands first in the file.
-    pub fn in_order(&self) -> Vec<&Node> {
-        let order = order::sorted(self).unwrap_or_default();
-        order.into_iter().filter_map(|id| self.node(&id)).collect()
+        let forward = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Forward);
+        let led_to: BTreeSet<&str> = forward.map(|edge| edge.to.as_str()).collect();
+        self.nodes.iter().filter(|node| !led_to.contains(node.id.as_str())).collect()
     }
 
     /// The forward edges that lie on a way from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
-        order::edges_between(self, from, to)
+        Ways::of(self).edges_between(from, to)
     }
 
     /// Everything that is wrong, in the order of the file.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut found = Found::default();
         self.check_size(&mut found);
-        self.check_nodes(&mut found);
-        self.check_edges(&mut found);
+        if !found.0.is_empty() {
+            // What is too large is not looked at any closer.
+            return found.0;
+        }
+        let ways = Ways::of(self);
+        self.check_nodes(&ways, &mut found);
+        self.check_edges(&ways, &mut found);
         if found.0.is_empty() {
-            self.check_ways(&mut found);
+            self.check_ways(&ways, &mut found);
         }
         self.check_readings(&mut found);
         found.0
@@ -314,13 +310,26 @@ impl Flow {
         if self.edges.len() > EDGES_MAX {
             found.add("the flow", format!("has {} edges; it may have {EDGES_MAX}", self.edges.len()));
         }
+        let back = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward).count();
+        if back > BACK_EDGES_MAX {
+            found.add("the flow", format!("has {back} backward edges; it may have {BACK_EDGES_MAX}"));
+        }
         let bytes: usize = self.readings.values().map(String::len).sum();
         if bytes > READINGS_BYTES_MAX {
             found.add("the readings", format!("are {bytes} bytes; they may be {READINGS_BYTES_MAX}"));
         }
+        let bytes = self.written_bytes();
+        if bytes > FLOW_BYTES_MAX {
+            found.add("the flow", format!("takes {bytes} bytes to write down; it may take {FLOW_BYTES_MAX}"));
+        }
     }
 
-    fn check_nodes(&self, found: &mut Found) {
+    /// How many bytes a run writes down of it.
+    fn written_bytes(&self) -> usize {
+        serde_json::to_string(self).expect("a flow holds strings, numbers and lists only").len()
+    }
+
+    fn check_nodes(&self, ways: &Ways, found: &mut Found) {
         let mut seen = BTreeSet::new();
         let mut agents: BTreeMap<String, String> = BTreeMap::new();
         for node in &self.nodes {
@@ -332,12 +341,18 @@ impl Flow {
                 found.add(&place, "its id is given twice".to_owned());
             }
             if node.kind == NodeKind::Agent {
-                self.check_agent_node(node, &mut agents, found);
+                self.check_agent_node(node, ways, &mut agents, found);
             }
         }
     }
 
-    fn check_agent_node(&self, node: &Node, agents: &mut BTreeMap<String, String>, found: &mut Found) {
+    fn check_agent_node(
+        &self,
+        node: &Node,
+        ways: &Ways,
+        agents: &mut BTreeMap<String, String>,
+        found: &mut Found,
+    ) {
         let place = format!("node {}", node.id);
         if node.role.as_deref().is_some_and(|role| !is_plain(role)) {
             found.add(&place, "its role is not 1 to 64 letters, digits, - and _".to_owned());
@@ -356,30 +371,34 @@ impl Flow {
         }
         let by_tool = node.handoff == HandoffBy::Tool;
         let needs_tool = node.consent == Consent::Person || node.route == Route::Any;
-        if !by_tool && (needs_tool || self.edges_from(&node.id, EdgeKind::Backward).next().is_some()) {
+        let leads_back = || {
+            let here = ways.node(&node.id);
+            here.is_some_and(|here| ways.leaving(here, EdgeKind::Backward).next().is_some())
+        };
+        if !by_tool && (needs_tool || leads_back()) {
             let why = "a choice, a way back and a person's consent need `handoff: tool`".to_owned();
             found.add(&place, why);
         }
         for name in template_names(node.prompt.as_deref().unwrap_or_default()) {
-            if name != "input" && self.node(&name).is_none() {
+            if name != "input" && ways.node(&name).is_none() {
                 found.add(&place, format!("its prompt names {{{{{name}}}}}, and there is no such node"));
             }
         }
     }
 
-    fn check_edges(&self, found: &mut Found) {
+    fn check_edges(&self, ways: &Ways, found: &mut Found) {
         let mut seen = BTreeSet::new();
         for edge in &self.edges {
             let place = format!("edge {} → {}", edge.from, edge.to);
             for end in [&edge.from, &edge.to] {
-                if self.node(end).is_none() {
+                if ways.node(end).is_none() {
                     found.add(&place, format!("there is no node {end}"));
                 }
             }
             if !seen.insert((&edge.from, &edge.to)) {
                 found.add(&place, "it is given twice".to_owned());
             }
-            let kind_of = |id: &str| self.node(id).map(|node| node.kind);
+            let kind_of = |id: &str| ways.node(id).map(|at| self.nodes[at].kind);
             if kind_of(&edge.from) == Some(NodeKind::Output) {
                 found.add(&place, "nothing leaves an output".to_owned());
             }
@@ -390,19 +409,18 @@ impl Flow {
     }
 
     /// What can only be seen when every edge has its ends: cycles, ways back that go nowhere, nodes nobody gets to.
-    fn check_ways(&self, found: &mut Found) {
-        if let Err(cycle) = order::sorted(self) {
-            let why = format!("{} go round in a circle; mark the edge that leads back", cycle.join(", "));
+    fn check_ways(&self, ways: &Ways, found: &mut Found) {
+        if let Err(circle) = ways.sorted() {
+            let names: Vec<&str> = circle.iter().map(|at| self.nodes[*at].id.as_str()).collect();
+            let why = format!("{} go round in a circle; mark the edge that leads back", names.join(", "));
             return found.add("the flow", why);
         }
-        for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward) {
-            if self.edges_between(&edge.to, &edge.from).is_empty() {
-                let place = format!("edge {} → {}", edge.from, edge.to);
-                found.add(&place, format!("it leads back, and no way leads from {} here", edge.to));
-            }
+        for edge in ways.dead_ways_back().into_iter().map(|at| &self.edges[at]) {
+            let place = format!("edge {} → {}", edge.from, edge.to);
+            found.add(&place, format!("it leads back, and no way leads from {} here", edge.to));
         }
-        let reached = order::reached(self);
-        for node in self.nodes.iter().filter(|node| !reached.contains(node.id.as_str())) {
+        let reached = ways.reached(self.entries().iter().filter_map(|node| ways.node(&node.id)));
+        for (node, _) in self.nodes.iter().zip(reached).filter(|(_, is_reached)| !is_reached) {
             found.add(&format!("node {}", node.id), "nothing leads to it".to_owned());
         }
     }
@@ -444,7 +462,8 @@ pub fn base_role(instance: &str) -> &str {
     }
 }
 
-fn is_plain(id: &str) -> bool {
+/// Whether something can be the id of a node or a role: letters, digits, hyphens and underscores.
+pub fn is_plain(id: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(is_fine)
 }

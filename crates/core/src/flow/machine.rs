@@ -215,26 +215,27 @@ impl Machine {
     }
 
     fn enter_ready(&mut self, step: &mut Step) {
-        let candidates: Vec<Node> = self.state.flow.in_order().into_iter().cloned().collect();
-        for node in candidates.iter().filter(|node| node.kind == NodeKind::Agent) {
-            if self.has_room() && self.state.is_ready(node) && self.is_free(node) {
+        let flow = self.state.flow.clone();
+        for node in self.state.given_nodes().into_iter().map(|at| &flow.nodes[at]) {
+            if !self.has_room() {
+                return;
+            }
+            if node.kind == NodeKind::Agent && self.state.is_ready(node) && self.is_free(node) {
                 self.enter(step, node);
             }
         }
     }
 
     fn has_room(&self) -> bool {
-        self.visits_where(|status| status == NodeStatus::Running).len() < PARALLEL_MAX
+        let open = self.state.open_nodes();
+        let running = open.filter(|node| self.state.status_of(&node.id) == NodeStatus::Running);
+        running.count() < PARALLEL_MAX
     }
 
     /// Nodes that share a session take turns.
     fn is_free(&self, node: &Node) -> bool {
         let session = self.state.session_of(node);
-        let busy = self.visits_where(|s| matches!(s, NodeStatus::Running | NodeStatus::Waiting));
-        !busy
-            .iter()
-            .filter_map(|key| self.state.any_node(&key.node))
-            .any(|other| self.state.session_of(other) == session)
+        !self.state.open_nodes().any(|other| self.state.session_of(other) == session)
     }
 
     fn enter(&mut self, step: &mut Step, node: &Node) {

@@ -18,10 +18,10 @@
 pub mod event;
 pub mod graph;
 pub mod machine;
-mod order;
 pub mod post;
 pub mod state;
 pub mod visit;
+mod ways;
 pub mod words;
 
 pub use event::{Artifact, Handed, Received, RunEvent, RunOutcome};

@@ -83,13 +83,12 @@ impl Handoff {
 impl Post {
     /// The post of a visit.
     pub fn of(state: &RunState, node: &Node, key: &VisitKey) -> Self {
-        let edges = state.flow.edges.iter().zip(&state.edges);
-        let leaves = edges.filter(|(edge, _)| edge.from == node.id && edge.kind == EdgeKind::Forward);
-        let target = |(edge, status): (&super::Edge, &EdgeStatus)| Target {
+        let target = |(at, edge): (usize, &super::Edge)| Target {
             node: edge.to.clone(),
             artifact: edge.artifact.clone(),
-            done: *status == EdgeStatus::Completed,
+            done: state.edges[at] == EdgeStatus::Completed,
         };
+        let back = state.edges_from(&node.id, EdgeKind::Backward).map(|(_, edge)| edge.to.clone());
         let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
         Self {
             run: state.run.clone(),
@@ -102,8 +101,8 @@ impl Post {
             handoff: node.handoff,
             route: node.route,
             consent: node.consent,
-            forward: leaves.map(target).collect(),
-            backward: state.flow.edges_from(&node.id, EdgeKind::Backward).map(|e| e.to.clone()).collect(),
+            forward: state.edges_from(&node.id, EdgeKind::Forward).map(target).collect(),
+            backward: back.collect(),
             received_from: received.iter().map(|received| received.from.clone()).collect(),
         }
     }

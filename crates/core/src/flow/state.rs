@@ -1,11 +1,13 @@
 //! Where a run stands: the fold of its events, in the order of its log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::event::{Artifact, Handed, Received, RunEvent, RunOutcome};
-use super::graph::{EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
+use super::graph::{Edge, EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
+use super::ways::Ways;
 use super::words;
 
 /// What nodes of the improvement pass are called: no node of a flow's own begins so.
@@ -93,12 +95,17 @@ pub struct RunState {
     /// The run's session.
     pub run: String,
     pub is_started: bool,
-    pub flow: Flow,
+    pub flow: Arc<Flow>,
+    ways: Arc<Ways>,
     pub input: String,
     pub improve: bool,
     pub cwd: Option<String>,
     pub mirror: Option<String>,
     pub nodes: BTreeMap<String, NodeState>,
+    /// Nodes whose visit is begun: they run, or a person is asked.
+    open: BTreeSet<String>,
+    /// Nodes for which something has arrived, by when they come.
+    given: BTreeSet<usize>,
     /// Beside [`Flow::edges`].
     pub edges: Vec<EdgeStatus>,
     pub phase: Phase,
@@ -131,22 +138,19 @@ impl RunState {
                 self.enter(node, *visit, *attempt, received);
             }
             RunEvent::Waits { node, approvals, .. } => {
-                let node = self.at(node);
-                node.status = NodeStatus::Waiting;
-                node.approvals.clone_from(approvals);
+                self.mark(node, NodeStatus::Waiting).approvals.clone_from(approvals);
             }
             RunEvent::Handed { node, handed, .. } => self.hand(node, handed),
             RunEvent::Failed { node, code, message, .. } => {
-                let node = self.at(node);
-                node.status = NodeStatus::Failed;
+                let node = self.mark(node, NodeStatus::Failed);
                 node.approvals.clear();
                 node.why = Some(message.clone());
                 node.code = Some(code.clone());
             }
             RunEvent::Retried { node, attempt, .. } => {
                 self.ended = None;
-                let node = self.at(node);
-                (node.status, node.attempt) = (NodeStatus::Running, *attempt);
+                let node = self.mark(node, NodeStatus::Running);
+                node.attempt = *attempt;
                 (node.why, node.code) = (None, None);
             }
             RunEvent::Improving => {
@@ -164,52 +168,72 @@ impl RunState {
         self.nodes.entry(node.to_owned()).or_default()
     }
 
+    fn mark(&mut self, id: &str, status: NodeStatus) -> &mut NodeState {
+        match status {
+            NodeStatus::Running | NodeStatus::Waiting => self.open.insert(id.to_owned()),
+            _ => self.open.remove(id),
+        };
+        let node = self.at(id);
+        node.status = status;
+        node
+    }
+
     fn begin(&mut self, flow: &Flow, input: &str) {
         self.is_started = true;
         self.input = input.to_owned();
         self.edges = vec![EdgeStatus::Open; flow.edges.len()];
         self.nodes = flow.nodes.iter().map(|node| (node.id.clone(), NodeState::default())).collect();
-        self.flow = flow.clone();
+        (self.flow, self.ways) = (Arc::new(flow.clone()), Arc::new(Ways::of(flow)));
         let given = Received { from: "input".to_owned(), artifact: Artifact::of_text("input", input) };
-        let entries: Vec<(String, NodeKind)> =
-            flow.entries().iter().map(|node| (node.id.clone(), node.kind)).collect();
-        for (id, kind) in entries {
-            match kind {
-                NodeKind::Input => self.hand_to_all(&id, &given.artifact),
-                NodeKind::Agent | NodeKind::Output => self.at(&id).inbox.push(given.clone()),
+        for node in flow.entries() {
+            match node.kind {
+                NodeKind::Input => self.hand_to_all(&node.id, &given.artifact),
+                NodeKind::Agent | NodeKind::Output => self.give(&node.id, given.clone()),
             }
         }
-        self.settle();
+        let all = (0..flow.nodes.len()).collect();
+        self.settle(all);
     }
 
     fn hand_to_all(&mut self, node: &str, artifact: &Artifact) {
-        let targets: Vec<String> =
-            self.flow.edges_from(node, EdgeKind::Forward).map(|edge| edge.to.clone()).collect();
-        let to = targets.into_iter().map(|to| (to, artifact.clone())).collect();
+        let forward = self.edges_from(node, EdgeKind::Forward);
+        let to = forward.map(|(_, edge)| (edge.to.clone(), artifact.clone())).collect();
         self.hand(node, &Handed { to, ..Handed::default() });
     }
 
+    /// Something arrives at a node.
+    fn give(&mut self, id: &str, received: Received) {
+        self.at(id).inbox.push(received);
+        self.given.extend(self.ways.node(id).map(|node| self.ways.rank(node)));
+    }
+
     fn enter(&mut self, id: &str, visit: u32, attempt: u32, received: &[Received]) {
-        let node = self.at(id);
-        node.status = NodeStatus::Running;
+        let node = self.mark(id, NodeStatus::Running);
         (node.visits, node.attempt) = (visit, attempt);
         node.received = received.to_vec();
         // What came while the event was written stays for the next visit.
         node.inbox.retain(|waiting| !received.contains(waiting));
         (node.why, node.code) = (None, None);
+        if node.inbox.is_empty() {
+            self.forget_given(id);
+        }
+    }
+
+    fn forget_given(&mut self, id: &str) {
+        if let Some(node) = self.ways.node(id) {
+            self.given.remove(&self.ways.rank(node));
+        }
     }
 
     fn hand(&mut self, id: &str, handed: &Handed) {
-        let is_back = |to: &str| self.flow.edges_from(id, EdgeKind::Backward).any(|edge| edge.to == to);
-        let hands_back = handed.to.iter().any(|(to, _)| is_back(to));
+        let hands_back = handed.to.iter().any(|(to, _)| self.is_back_edge(id, to));
         for (to, artifact) in &handed.to {
-            if is_back_edge(&self.flow, id, to) {
+            if self.is_back_edge(id, to) {
                 self.reopen(to, id);
-            } else if let Some(at) = edge_at(&self.flow, id, to) {
+            } else if let Some(at) = self.ways.edge(id, to, EdgeKind::Forward) {
                 self.edges[at] = EdgeStatus::Completed;
             }
-            let arrived = Received { from: id.to_owned(), artifact: artifact.clone() };
-            self.at(to).inbox.push(arrived);
+            self.give(to, Received { from: id.to_owned(), artifact: artifact.clone() });
         }
         let status = match (&handed.closed, &handed.waits) {
             (Some(_), _) => NodeStatus::Closed,
@@ -217,22 +241,38 @@ impl RunState {
             (None, None) if hands_back => NodeStatus::Holding,
             (None, None) => NodeStatus::Done,
         };
-        let node = self.at(id);
-        node.status = status;
+        let node = self.mark(id, status);
         node.approvals.clear();
         node.said.clone_from(&handed.said);
         node.why = handed.closed.clone().or_else(|| handed.waits.clone());
         if matches!(status, NodeStatus::Done | NodeStatus::Closed) {
             self.close_open_edges(id);
         }
-        self.settle();
+        let touched = handed.to.iter().filter_map(|(to, _)| self.ways.node(to));
+        let touched = touched.chain(self.nodes_behind(id)).collect();
+        self.settle(touched);
+    }
+
+    /// The edges of a kind that leave a node, with their places.
+    pub fn edges_from(&self, id: &str, kind: EdgeKind) -> impl Iterator<Item = (usize, &Edge)> {
+        let node = self.ways.node(id).into_iter();
+        node.flat_map(move |node| self.ways.leaving(node, kind)).map(|(at, _)| (at, &self.flow.edges[at]))
+    }
+
+    fn nodes_behind(&self, id: &str) -> impl Iterator<Item = usize> {
+        let node = self.ways.node(id).into_iter();
+        node.flat_map(|node| self.ways.leaving(node, EdgeKind::Forward)).map(|(_, to)| to)
+    }
+
+    fn is_back_edge(&self, from: &str, to: &str) -> bool {
+        self.ways.edge(from, to, EdgeKind::Backward).is_some()
     }
 
     /// What a node that is done has not handed on will not come.
     fn close_open_edges(&mut self, id: &str) {
-        for (at, edge) in self.flow.edges.iter().enumerate() {
-            let is_left = edge.from == id && edge.kind == EdgeKind::Forward;
-            if is_left && self.edges[at] == EdgeStatus::Open {
+        let left: Vec<usize> = self.edges_from(id, EdgeKind::Forward).map(|(at, _)| at).collect();
+        for at in left {
+            if self.edges[at] == EdgeStatus::Open {
                 self.edges[at] = EdgeStatus::Closed;
             }
         }
@@ -240,44 +280,55 @@ impl RunState {
 
     /// Work goes back: everything between the two has to be done again.
     fn reopen(&mut self, from: &str, to: &str) {
-        for at in self.flow.edges_between(from, to) {
+        for at in self.ways.edges_between(from, to) {
             self.edges[at] = EdgeStatus::Open;
             let between = self.flow.edges[at].to.clone();
-            if between != to {
-                let node = self.at(&between);
-                if matches!(node.status, NodeStatus::Done | NodeStatus::Skipped | NodeStatus::Closed) {
-                    node.status = NodeStatus::Idle;
-                }
+            let is_over = matches!(
+                self.status_of(&between),
+                NodeStatus::Done | NodeStatus::Skipped | NodeStatus::Closed
+            );
+            if between != to && is_over {
+                self.mark(&between, NodeStatus::Idle);
             }
         }
     }
 
-    /// Outputs that have something are done; what nothing can reach any more is skipped.
-    fn settle(&mut self) {
-        for id in self.flow.in_order().iter().map(|node| node.id.clone()).collect::<Vec<_>>() {
-            let Some(node) = self.flow.node(&id).cloned() else { continue };
-            let status = self.nodes.get(&id).map(|node| node.status).unwrap_or_default();
-            if status != NodeStatus::Idle {
+    /// Outputs that have something are done; what nothing can reach any more is skipped. Only nodes to which something has
+    /// come, or from which a way was cut, can change, and what is skipped cuts the ways behind it.
+    fn settle(&mut self, mut touched: Vec<usize>) {
+        let flow = self.flow.clone();
+        while let Some(at) = touched.pop() {
+            let node = &flow.nodes[at];
+            if self.status_of(&node.id) != NodeStatus::Idle {
                 continue;
             }
-            let ways: Vec<EdgeStatus> = self.ways_to(&id).collect();
-            let is_cut_off = !ways.is_empty() && ways.iter().all(|way| *way == EdgeStatus::Closed);
-            let has_input = self.nodes.get(&id).is_some_and(|node| !node.inbox.is_empty());
-            if is_cut_off && !has_input {
-                self.at(&id).status = NodeStatus::Skipped;
-                self.close_open_edges(&id);
-            } else if node.kind == NodeKind::Output && self.is_ready(&node) {
-                let state = self.at(&id);
+            let has_input = self.nodes.get(&node.id).is_some_and(|node| !node.inbox.is_empty());
+            if !has_input && self.is_cut_off(at) {
+                self.mark(&node.id, NodeStatus::Skipped);
+                self.close_open_edges(&node.id);
+                touched.extend(self.nodes_behind(&node.id));
+            } else if node.kind == NodeKind::Output && self.is_ready(node) {
+                let state = self.mark(&node.id, NodeStatus::Done);
                 state.received = std::mem::take(&mut state.inbox);
-                state.status = NodeStatus::Done;
+                self.forget_given(&node.id);
             }
         }
     }
 
-    fn ways_to<'a>(&'a self, id: &'a str) -> impl Iterator<Item = EdgeStatus> + 'a {
-        let leads_here = move |edge: &super::Edge| edge.to == id && edge.kind == EdgeKind::Forward;
-        let ways = self.flow.edges.iter().zip(&self.edges).filter(move |(edge, _)| leads_here(edge));
-        ways.map(|(_, status)| *status)
+    fn is_cut_off(&self, at: usize) -> bool {
+        let mut ways = self.ways.arriving(at).map(|edge| self.edges[edge]).peekable();
+        ways.peek().is_some() && ways.all(|way| way == EdgeStatus::Closed)
+    }
+
+    /// The nodes for which something has arrived, in an order in which work can flow.
+    pub(super) fn given_nodes(&self) -> Vec<usize> {
+        let order = self.ways.order();
+        self.given.iter().filter_map(|rank| order.get(*rank).copied()).collect()
+    }
+
+    /// The nodes whose visits are begun and not ended.
+    pub(super) fn open_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.open.iter().filter_map(|id| self.any_node(id))
     }
 
     /// Whether a node has what it needs to be entered.
@@ -287,8 +338,9 @@ impl RunState {
             state.status,
             NodeStatus::Running | NodeStatus::Waiting | NodeStatus::Failed | NodeStatus::Skipped
         );
-        let has_return = state.inbox.iter().any(|item| is_back_edge(&self.flow, &item.from, &node.id));
-        let has_all = self.ways_to(&node.id).all(|way| way != EdgeStatus::Open);
+        let has_return = state.inbox.iter().any(|item| self.is_back_edge(&item.from, &node.id));
+        let mut ways = self.ways.node(&node.id).into_iter().flat_map(|node| self.ways.arriving(node));
+        let has_all = ways.all(|edge| self.edges[edge] != EdgeStatus::Open);
         // An output gathers: it waits for all that can still come.
         let waits_for_all = node.join == Join::All || node.kind == NodeKind::Output;
         may_enter && !state.inbox.is_empty() && (has_return || !waits_for_all || has_all)
@@ -296,7 +348,8 @@ impl RunState {
 
     /// A node of the flow, or of the improvement pass.
     pub fn any_node(&self, id: &str) -> Option<&Node> {
-        self.flow.node(id).or_else(|| self.improvers.iter().find(|node| node.id == id))
+        let own = self.ways.node(id).map(|at| &self.flow.nodes[at]);
+        own.or_else(|| self.improvers.iter().find(|node| node.id == id))
     }
 
     pub fn status_of(&self, id: &str) -> NodeStatus {
@@ -320,9 +373,9 @@ impl RunState {
     /// Each role that took part looks back in its own session, then fresh eyes look at what they found.
     fn improvement_nodes(&self) -> Vec<Node> {
         let pass = self.flow.improvement.clone().unwrap_or_default();
-        let mut sessions: Vec<String> = Vec::new();
+        let mut sessions: BTreeSet<String> = BTreeSet::new();
         let mut nodes: Vec<Node> = Vec::new();
-        for node in self.flow.in_order() {
+        for node in self.ways.order().iter().map(|at| &self.flow.nodes[*at]) {
             let took_part = self.nodes.get(&node.id).is_some_and(|state| state.visits > 0);
             let session = self.session_of(node);
             if node.kind != NodeKind::Agent || !took_part || sessions.contains(&session) {
@@ -336,7 +389,7 @@ impl RunState {
                 handoff: HandoffBy::Answer,
                 ..node.clone()
             });
-            sessions.push(session);
+            sessions.insert(session);
         }
         nodes.extend(pass.feedback.map(|feedback| Node {
             name: Some("feedback".to_owned()),
@@ -347,6 +400,35 @@ impl RunState {
             ..Node::new(FEEDBACK, NodeKind::Agent)
         }));
         nodes
+    }
+
+    /// The run as one visit has to know it: of the other nodes only those that its words may speak of. So that a visit costs
+    /// the same in a flow of any length.
+    pub fn seen_from(&self, id: &str) -> Self {
+        let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
+        let mut named: BTreeSet<String> = words::template_names(prompt).into_iter().collect();
+        named.insert(id.to_owned());
+        named.extend(self.improvers.iter().map(|node| node.id.clone()).filter(|_| id == FEEDBACK));
+        let improvers = self.improvers.iter().filter(|node| node.id == id || id == FEEDBACK);
+        let nodes = named.into_iter().filter_map(|id| self.nodes.get(&id).cloned().map(|node| (id, node)));
+        Self {
+            run: self.run.clone(),
+            is_started: self.is_started,
+            flow: self.flow.clone(),
+            ways: self.ways.clone(),
+            input: self.input.clone(),
+            improve: self.improve,
+            cwd: self.cwd.clone(),
+            mirror: self.mirror.clone(),
+            nodes: nodes.collect(),
+            open: BTreeSet::new(),
+            given: BTreeSet::new(),
+            edges: self.edges.clone(),
+            phase: self.phase,
+            improvers: improvers.cloned().collect(),
+            is_cancel_asked: self.is_cancel_asked,
+            ended: self.ended.clone(),
+        }
     }
 
     /// What each role found when it looked back.
@@ -363,13 +445,4 @@ impl RunState {
         let outputs = self.flow.nodes.iter().filter(|node| node.kind == NodeKind::Output);
         outputs.filter_map(|node| self.nodes.get(&node.id)).flat_map(|state| &state.received).collect()
     }
-}
-
-pub(super) fn edge_at(flow: &Flow, from: &str, to: &str) -> Option<usize> {
-    let is_it = |edge: &super::Edge| edge.from == from && edge.to == to && edge.kind == EdgeKind::Forward;
-    flow.edges.iter().position(is_it)
-}
-
-pub(super) fn is_back_edge(flow: &Flow, from: &str, to: &str) -> bool {
-    flow.edges_from(from, EdgeKind::Backward).any(|edge| edge.to == to)
 }

@@ -396,6 +396,73 @@ fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
     }
 }
 
+/// What the export of a long session is: a straight chain of turns of one conversation.
+fn chain(turns: usize) -> Flow {
+    let mut flow = Flow { id: "long".into(), ..Flow::default() };
+    flow.agents.insert("default".into(), Agent::default());
+    flow.nodes.push(Node::new("in", NodeKind::Input));
+    for turn in 1..=turns {
+        let role = Some("assistant".to_owned());
+        flow.nodes.push(Node { role, ..Node::new(format!("turn-{turn}"), NodeKind::Agent) });
+    }
+    flow.nodes.push(Node::new("out", NodeKind::Output));
+    flow.edges = flow.nodes.windows(2).map(|pair| edge(&pair[0].id, &pair[1].id)).collect();
+    flow
+}
+
+#[test]
+fn a_chain_of_ten_thousand_turns_runs_to_its_end() {
+    let (mut machine, mut step) = begin(chain(10_000));
+    for turn in 1..=10_000 {
+        let here = format!("turn-{turn}");
+        assert_eq!(visits(&step), [format!("{here}1")]);
+        let seen = machine.state().seen_from(&here);
+        let to = Post::of(
+            &seen,
+            seen.any_node(&here).unwrap(),
+            &VisitKey { node: here.clone(), visit: 1, attempt: 1 },
+        );
+        step = tell(&mut machine, &here, handed(&[&to.forward[0].node]));
+    }
+    assert_eq!((outcome(&machine), status(&machine, "out")), (Some(RunOutcome::Completed), NodeStatus::Done));
+}
+
+#[test]
+fn a_wide_flow_with_many_ways_back_is_checked_at_once() {
+    let mut wide = chain(3_000);
+    for turn in 2..=3_000 {
+        wide.nodes[turn].handoff = HandoffBy::Tool;
+        wide.edges.push(back(&format!("turn-{turn}"), &format!("turn-{}", turn / 2)));
+    }
+    assert_eq!(wide.mistakes(), []);
+    wide.edges.push(back("turn-1", "turn-3000"));
+    wide.nodes[1].handoff = HandoffBy::Tool;
+    let why = "edge turn-1 → turn-3000: it leads back, and no way leads from turn-3000 here";
+    assert_eq!(mistakes(&wide), [why]);
+}
+
+#[test]
+fn a_flow_that_no_entry_can_hold_is_refused_before_anything_runs() {
+    let mut large = chain(20);
+    large.nodes.iter_mut().for_each(|node| node.prompt = Some("x".repeat(1 << 20)));
+    let found = mistakes(&large);
+    assert!(found.len() == 1 && found[0].ends_with("to write down; it may take 15728640"), "{found:?}");
+}
+
+/// What must hold after each event: nothing that is cut off waits, and no output that has all it can get.
+fn assert_settled(state: &RunState) {
+    for node in &state.flow.nodes {
+        let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().zip(&state.edges));
+        let leads_here = |edge: &Edge| edge.to == node.id && edge.kind == EdgeKind::Forward;
+        let ways: Vec<EdgeStatus> = edges.filter(|(edge, _)| leads_here(edge)).map(|(_, way)| *way).collect();
+        let is_idle = now.status == NodeStatus::Idle;
+        let is_cut_off = !ways.is_empty() && ways.iter().all(|way| *way == EdgeStatus::Closed);
+        assert!(!(is_idle && is_cut_off && now.inbox.is_empty()), "{} is cut off", node.id);
+        let has_all = !now.inbox.is_empty() && !ways.contains(&EdgeStatus::Open);
+        assert!(!(is_idle && has_all && node.kind == NodeKind::Output), "{} has all", node.id);
+    }
+}
+
 /// A random graph in which every node can be reached.
 fn random_flow(dice: &mut Dice) -> Flow {
     let count = 1 + dice.below(5);
@@ -417,6 +484,11 @@ fn random_flow(dice: &mut Dice) -> Flow {
         if dice.below(3) == 0 && !flow.edges_between(&name(0), &name(at)).is_empty() {
             flow.edges.push(back(&name(at), &name(0)));
         }
+    }
+    flow.nodes.push(Node::new("out", NodeKind::Output));
+    flow.edges.extend((0..count).filter(|_| dice.below(2) == 0).map(|at| edge(&name(at), "out")));
+    if !flow.edges.iter().any(|edge| edge.to == "out") {
+        flow.nodes.pop();
     }
     flow
 }
@@ -525,6 +597,9 @@ proptest! {
         let read: Vec<RunEvent> =
             log.iter().map(|event| RunEvent::of_body(&event.to_body()).expect("it reads back")).collect();
         prop_assert_eq!(&read, &log);
+        for cut in 1..=log.len() {
+            assert_settled(&RunState::fold("r", &log[..cut]));
+        }
         prop_assert_eq!(RunState::fold("r", &read), state);
     }
 }

@@ -9,6 +9,8 @@ use crate::{Engine, Result};
 
 /// How much of the last user text is carried word for word, in bytes.
 const USER_TEXT_BYTES_MAX: usize = 16 << 10;
+/// How many entries are looked at for a post at first; then eight times as many.
+const LOOKED_BACK_ENTRIES: u32 = 256;
 
 impl Engine {
     /// The node of a flow that a session is at, if it is at one.
@@ -21,7 +23,8 @@ impl Engine {
         Ok(latest)
     }
 
-    /// The entries of a visit, from the beginning of the turn that began it; none if it was not begun.
+    /// The entries of a visit, from the beginning of the turn that began it; none if it was not begun. The visit is the
+    /// run's latest in the session, or was not begun: nodes that share a session take turns.
     pub(crate) async fn visit_entries(
         &self,
         scope: &Scope,
@@ -29,18 +32,11 @@ impl Engine {
         run: &str,
         key: &VisitKey,
     ) -> Result<Option<(Post, Vec<Entry>)>> {
-        let mut found: Option<(Post, Seq)> = None;
-        let mut end = None;
-        self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
-            let Some(post) = Post::of_body(&entry.body) else { return };
-            if post.is_of(run, key) {
-                found = Some((post, entry.meta.seq));
-            } else if found.is_some() && end.is_none() {
-                end = Some(entry.meta.seq);
-            }
-        })
-        .await?;
-        let Some((post, seq)) = found else { return Ok(None) };
+        let mut posts = self.posts_since(scope, session, run).await?.into_iter();
+        let Some((post, seq)) = posts.next().filter(|(post, _)| post.is_of(run, key)) else {
+            return Ok(None);
+        };
+        let end = posts.next().map(|(_, seq)| seq);
         // The post stands directly behind the beginning of its turn, in the same append.
         let after = Seq(seq.0.saturating_sub(2));
         // What the next visit begins with is not this one's: it stands before its post as well.
@@ -53,6 +49,26 @@ impl Engine {
         })
         .await?;
         Ok(Some((post, entries)))
+    }
+
+    /// The latest post of a run in a session, and those of other runs behind it. It is looked for from the end: a role may
+    /// have been at thousands of nodes.
+    async fn posts_since(&self, scope: &Scope, session: &SessionId, run: &str) -> Result<Vec<(Post, Seq)>> {
+        let head = self.summary(scope, session).await?.head.seq;
+        let mut looked = LOOKED_BACK_ENTRIES;
+        loop {
+            let after = Seq(head.0.saturating_sub(looked));
+            let mut posts = Vec::new();
+            self.each_of_kinds_after(scope, session, &[Kind::CustomInfo], after, |entry| {
+                posts.extend(Post::of_body(&entry.body).map(|post| (post, entry.meta.seq)));
+            })
+            .await?;
+            match posts.iter().rposition(|(post, _)| post.run == run) {
+                Some(latest) => return Ok(posts.split_off(latest)),
+                None if after == Seq::ZERO => return Ok(Vec::new()),
+                None => looked = looked.saturating_mul(8),
+            }
+        }
     }
 
     /// How far the visit of a post has come.

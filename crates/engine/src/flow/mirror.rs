@@ -1,7 +1,7 @@
 //! Role files beside a run: while it runs, each role's `transcript.json` and `feed.json` are written again whenever its
 //! session has grown. Where they go is the sink's business; they are copies, and nothing is ever read from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,9 +67,10 @@ impl Engine {
         let events = self.run_events(scope, run).await?;
         let state = RunState::fold(run.as_str(), &events);
         let nodes = state.flow.nodes.iter().chain(&state.improvers);
+        let mut looked_at = HashSet::new();
         for node in nodes.filter(|node| node.kind == NodeKind::Agent) {
             let session: SessionId = state.session_of(node).parse()?;
-            if !self.exists(scope, &session).await? {
+            if !looked_at.insert(session.clone()) || !self.exists(scope, &session).await? {
                 continue;
             }
             let summary = self.summary(scope, &session).await?;

@@ -224,7 +224,7 @@ impl Runner {
                 let visitor = Visitor {
                     engine: self.engine.clone(),
                     scope: self.scope.clone(),
-                    state: self.machine.state().clone(),
+                    state: self.machine.state().seen_from(&key.node),
                     is_cancelled: self.is_cancelled.clone(),
                 };
                 work.push(Box::pin(async move {

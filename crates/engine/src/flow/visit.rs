@@ -13,8 +13,8 @@ use sapwood_core::flow::machine::is_improver;
 use sapwood_core::flow::state::FEEDBACK;
 use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use sapwood_core::flow::{
-    Artifact, HANDOFF_TOOL, Handed, HandoffBy, NextMove, Post, REPAIRS_MAX, RunState, Visit, VisitKey,
-    VisitResult, words,
+    Artifact, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextMove, Post, REPAIRS_MAX, RunState, VISITS_MAX,
+    Visit, VisitKey, VisitResult, words,
 };
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
@@ -186,7 +186,8 @@ impl Visitor {
 
     /// Writes the settings of the role once per run and session: the key answers a second time with the first.
     async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
-        let (agent, prompt) = self.role_agent(node)?;
+        let had_turns = self.engine.summary(&self.scope, session).await?.turns;
+        let (agent, prompt) = self.role_agent(node, had_turns)?;
         let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
@@ -202,8 +203,8 @@ impl Visitor {
         Ok(())
     }
 
-    /// The agent that plays the role, able to hand over, and what it is told.
-    fn role_agent(&self, node: &Node) -> Result<(Agent, String)> {
+    /// The agent that plays the role, able to hand over and to be at every node, and what it is told.
+    fn role_agent(&self, node: &Node, had_turns: u32) -> Result<(Agent, String)> {
         let id = self.state.flow.agent_of(node);
         let unknown = || EngineError::Invalid { what: "the agent", why: format!("there is no {id}") };
         let mut agent = self.state.flow.agents.get(&id).cloned().ok_or_else(unknown)?;
@@ -213,6 +214,7 @@ impl Visitor {
         }
         agent.on_interrupt = sapwood_core::agent::OnInterrupt::Continue;
         agent.limits.corrections_max = agent.limits.corrections_max.max(REPAIRS_MAX);
+        agent.limits.turns_max.get_or_insert_with(|| had_turns.saturating_add(turns_of(&self.state.flow)));
         Ok((agent, prompt))
     }
 
@@ -312,6 +314,12 @@ impl Visitor {
         self.engine.append(&self.scope, append).await?;
         Ok(())
     }
+}
+
+/// The most turns that a flow can give to one session: every node may be its role's, and the role may look back.
+fn turns_of(flow: &Flow) -> u32 {
+    let nodes = u32::try_from(flow.nodes.len()).unwrap_or(u32::MAX).saturating_add(1);
+    nodes.saturating_mul(VISITS_MAX * TURNS_MAX)
 }
 
 enum Looked {

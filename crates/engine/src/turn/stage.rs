@@ -241,8 +241,8 @@ fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent
 
 /// What is refused before anything is written or asked.
 pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
-    if summary.turns >= agent.limits.turns_max {
-        return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns_max });
+    if summary.turns >= agent.limits.turns() {
+        return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });
     }
     let Some(budget) = agent.budget.filter(|budget| budget.on_exceed == OnExceed::Fail) else {
         return Ok(());

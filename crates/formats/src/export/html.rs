@@ -12,6 +12,7 @@ use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
 use super::messages::{Blobs, name_of};
+use super::without_controls;
 use crate::import::text::{encode_base64, write_rfc3339};
 
 const POLICY: &str =
@@ -44,7 +45,7 @@ pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
         write_entry(&mut page, entry, blobs);
     }
     page.push_str("</main>\n</body>\n</html>\n");
-    page
+    without_controls(page)
 }
 
 fn write_entry(page: &mut String, entry: &Entry, blobs: &Blobs) {

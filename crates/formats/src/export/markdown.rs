@@ -9,6 +9,7 @@ use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
 use super::messages::name_of;
+use super::without_controls;
 use crate::import::text::write_rfc3339;
 
 /// `path` is the active path from its root, oldest first.
@@ -24,7 +25,7 @@ pub fn page(summary: &Summary, path: &[Entry]) -> String {
     for entry in path {
         write_entry(&mut page, entry);
     }
-    page
+    without_controls(page)
 }
 
 fn write_entry(page: &mut String, entry: &Entry) {

@@ -14,6 +14,21 @@ use sapwood_core::entry::codec::CodecError;
 /// What stands for a compaction without a summary, in formats that want one. Imports know it again.
 pub(crate) const LEFT_OUT: &str = "(Earlier messages were left out.)";
 
+/// A page for people, without what a terminal would obey and a browser would not show: U+FFFD stands for it, and a line
+/// break for what moves the cursor to the beginning of its line.
+pub(crate) fn without_controls(page: String) -> String {
+    let is_fine = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    if page.chars().all(is_fine) {
+        return page;
+    }
+    let shown = |letter: char| match letter {
+        '\r' => '\n',
+        letter if is_fine(letter) => letter,
+        _ => '\u{fffd}',
+    };
+    page.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("the export cannot be written: {0}")]

@@ -7,7 +7,8 @@
 //!   hangs from any of them hangs from the last.
 //! - `compact_boundary` cuts the tree and says in `logicalParentUuid` where; the summary behind it becomes a compaction.
 //!   Its `preservedSegment` names what stays word for word: the compaction keeps from its head, and what hangs from its
-//!   tail afterwards hangs from the compaction.
+//!   tail afterwards hangs from the compaction. Where the segment stands behind the boundary itself (`anchorUuid`), the
+//!   summary is of what came after it, and stands behind it.
 //! - `forkedFrom` marks a record that was copied from another session: what it took counts there.
 //! - An `attachment` of type `queued_command` is what the user said while the agent was at work.
 //! - A record whose `uuid` was there already is left out: resumed sessions write some twice.
@@ -17,14 +18,18 @@
 //! Memory: one response, and some 12 bytes for each record and each response seen.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
-use sapwood_core::entry::{AssistantMessage, Compaction, SessionNamed, Stop, Strategy, Trigger, Usage};
+use sapwood_core::entry::{
+    AssistantMessage, BranchSummary, Compaction, Details, SessionNamed, Stop, Strategy, Trigger, Usage,
+};
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
 use super::blocks::{Block, Content, part_bytes};
-use super::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
+use super::harvest::{
+    Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name, usage_beyond,
+};
 use super::messages::user_bodies;
 use super::text::Time;
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
@@ -37,6 +42,8 @@ const JOINED_BYTES_MAX: usize = 8 << 20;
 const ID_BYTES_MAX: usize = 256;
 /// Whose models answer.
 const PROVIDER: &str = "anthropic";
+/// Responses whose usage is remembered, in case one goes on behind something else.
+const COUNTED_MAX: usize = 64;
 /// Which part of a record's key stands for the first of its entries, where that is not the one others hang from.
 const FIRST_PART: usize = 2;
 
@@ -70,8 +77,11 @@ impl Record<'_> {
     fn shorten_ids(&mut self) {
         let message = self.message.as_mut().and_then(|message| message.id.as_mut());
         let ids = [&mut self.uuid, &mut self.parent_uuid, &mut self.logical_parent_uuid];
+        if let Some(metadata) = &mut self.compact_metadata {
+            metadata.preserved_segment = Some(metadata.take_kept());
+        }
         let kept = self.compact_metadata.as_mut().and_then(|metadata| metadata.preserved_segment.as_mut());
-        let kept = kept.into_iter().flat_map(|kept| [&mut kept.head_uuid, &mut kept.tail_uuid]);
+        let kept = kept.into_iter().flat_map(Preserved::uuids);
         let ids = ids.into_iter().chain(kept).flatten().chain(message);
         let long = ids.filter(|id| id.len() > ID_BYTES_MAX);
         for id in long {
@@ -87,14 +97,46 @@ struct CompactMetadata {
     pre_tokens: Option<u64>,
     post_tokens: Option<u64>,
     preserved_segment: Option<Preserved>,
+    preserved_messages: Option<PreservedMessages>,
 }
 
-/// What a compaction leaves as it is, by its first and its last record.
+impl CompactMetadata {
+    /// What it keeps, however it is said.
+    fn take_kept(&mut self) -> Preserved {
+        let told = self.preserved_messages.take().map(Preserved::from);
+        self.preserved_segment.take().or(told).unwrap_or_default()
+    }
+}
+
+/// What a compaction leaves as it is, by its first and its last record, and the record that it stands behind.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Preserved {
     head_uuid: Option<String>,
+    anchor_uuid: Option<String>,
     tail_uuid: Option<String>,
+}
+
+impl Preserved {
+    fn uuids(&mut self) -> [&mut Option<String>; 3] {
+        [&mut self.head_uuid, &mut self.anchor_uuid, &mut self.tail_uuid]
+    }
+}
+
+/// The same, record by record.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct PreservedMessages {
+    anchor_uuid: Option<String>,
+    uuids: Vec<String>,
+}
+
+impl From<PreservedMessages> for Preserved {
+    fn from(mut kept: PreservedMessages) -> Self {
+        let tail_uuid = kept.uuids.pop();
+        let head_uuid = kept.uuids.into_iter().next().or_else(|| tail_uuid.clone());
+        Self { head_uuid, anchor_uuid: kept.anchor_uuid, tail_uuid }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -163,9 +205,12 @@ pub struct Importer {
     side: Option<Response>,
     /// Responses whose usage was counted.
     counted: HashSet<u64, foldhash::fast::RandomState>,
+    /// How much of the latest of them.
+    lately: VecDeque<(u64, Usage)>,
     /// Records that were there.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    boundary: Option<CompactMetadata>,
+    /// The boundary whose summary is to come, by its record.
+    boundary: Option<(String, CompactMetadata)>,
     /// A helper's own file: its side path is the main one.
     is_helper: bool,
     loose: u64,
@@ -202,6 +247,7 @@ impl Importer {
             main: None,
             side: None,
             counted: HashSet::default(),
+            lately: VecDeque::new(),
             seen: HashSet::default(),
             boundary: None,
             is_helper: false,
@@ -272,7 +318,7 @@ impl Importer {
 
     fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut Harvest) {
         self.close(path, harvest);
-        self.boundary = Some(record.compact_metadata.unwrap_or_default());
+        self.boundary = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
         let under = record.logical_parent_uuid.or(record.parent_uuid);
         harvest.alias(Key::of(uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
     }
@@ -385,8 +431,14 @@ impl Importer {
     }
 
     fn take_summary(&mut self, uuid: &str, under: Under, message: Message<'_>, harvest: &mut Harvest) {
-        let metadata = self.boundary.take().unwrap_or_default();
+        let (boundary, mut metadata) = self.boundary.take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
+        let kept = metadata.take_kept();
+        if let (Some(anchor), Some(tail)) = (&kept.anchor_uuid, &kept.tail_uuid)
+            && *anchor == boundary
+        {
+            return add_rest(uuid, &boundary, tail, harvest.words(&parts), harvest);
+        }
         let compaction = Compaction {
             summary: Some(harvest.words(&parts)),
             trigger: match metadata.trigger.as_deref() {
@@ -399,7 +451,7 @@ impl Importer {
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         let key = Key::of(&format!("{uuid}/0"));
-        let Preserved { head_uuid, tail_uuid } = metadata.preserved_segment.unwrap_or_default();
+        let Preserved { head_uuid, tail_uuid, .. } = kept;
         let names = head_uuid.map_or_else(Vec::new, |head| {
             vec![Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0")), Key::of(&head)]
         });
@@ -417,21 +469,41 @@ impl Importer {
         }
     }
 
+    /// Leaves what a response took to whoever counts it. Gives whether it goes on with one that was counted: then only what
+    /// it took more is left.
+    fn count(&mut self, response: &mut Response) -> bool {
+        let id = short_hash(&response.message_id);
+        let Some(usage) = response.message.usage.filter(|_| !response.is_copied) else {
+            response.message.usage = None;
+            response.took.fill(None);
+            return false;
+        };
+        let before = self.lately.iter().position(|(counted, _)| *counted == id);
+        let before = before.and_then(|at| self.lately.remove(at)).map(|(_, usage)| usage);
+        self.lately.truncate(COUNTED_MAX - 1);
+        self.lately.push_front((id, usage));
+        if self.counted.insert(id) {
+            return false;
+        }
+        // One that comes again after so many others is told again, and does not go on.
+        let before = before.unwrap_or(usage);
+        let beyond = |took: Usage| usage_beyond(took, before);
+        response.took.iter_mut().for_each(|took| *took = Some(took.map(beyond).unwrap_or_default()));
+        response.message.usage = believable(beyond(usage));
+        true
+    }
+
     /// The response is over: it, and what waited for it, go in.
     fn close(&mut self, path: Path, harvest: &mut Harvest) {
         let Some(mut response) = self.response(path).take() else { return };
         let (at, line) = (harvest.at, harvest.line);
-        let has_usage = response.message.usage.is_some();
-        if response.is_copied || has_usage && !self.counted.insert(short_hash(&response.message_id)) {
-            response.message.usage = None;
-            response.took.fill(None);
-        }
+        let continues = self.count(&mut response);
         (harvest.at, harvest.line) = (response.at, response.line);
         let version = |records: usize| Key::of(&format!("{}+{records}", response.first));
         let key = version(response.took.len());
         let shorter = (1..).zip(&response.took).map(|(records, took)| (version(records), *took));
         let shorter = shorter.take(response.took.len().saturating_sub(1)).collect();
-        let earlier = Earlier { shorter, ..Earlier::default() };
+        let earlier = Earlier { shorter, continues, ..Earlier::default() };
         let (body, under, by) = (response.message.into(), response.under, By::Agent);
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
         let last = add_results(response.held.iter_mut(), key, path, harvest);
@@ -446,6 +518,17 @@ impl Importer {
             harvest.alias(Key::of(&uuid), Under::Key(last), path);
         }
     }
+}
+
+/// A summary of what came behind `tail`: what was before it stays, and the summary follows. So the conversation goes on from
+/// there, and what was summed up is a branch that was left.
+fn add_rest(uuid: &str, boundary: &str, tail: &str, summary: String, harvest: &mut Harvest) {
+    let key = Key::of(&format!("{uuid}/0"));
+    let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
+    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Key::of(boundary)]);
+    let (by, path, earlier) = (By::Agent, Path::Main, Earlier::default());
+    harvest.step(key, Act::Add { body, under, by, path, names, earlier });
+    harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
 }
 
 /// What waited for a response goes in behind it, and behind each other. Gives the last of it.

@@ -10,7 +10,8 @@
 //! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
 //!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
-//!   by the fork's own ones before them, so that they do not count again when it turns up.
+//!   by the fork's own ones before them, so that they do not count again when it turns up. Older forks begin with copies
+//!   of their source's records, its `session_meta` first, all written at one go: these count there, too.
 //!
 //! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
 
@@ -37,12 +38,16 @@ use super::{Format, Reader, keep_record, read_json_line};
 const REPEATED_BYTES_MAX: usize = 80_000;
 /// Most bytes that all compactions of a file repeat: a line of a few bytes asks for all of the above.
 const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
+/// What a repeated message takes besides its words, about.
+const MESSAGE_BYTES: usize = 200;
 /// Most bytes of a response, and of the results held with it, that are joined.
 const JOINED_BYTES_MAX: usize = 8 << 20;
 /// Most results that wait for their response's usage.
 const HELD_MAX: usize = 4_096;
 /// Most turns that a rollback can go back.
 const TURNS_MAX: usize = 1 << 20;
+/// Longest pause between records that a fork copies, in milliseconds: they are written at one go.
+const COPY_PAUSE_MS: i64 = 1_000;
 /// Which part of a response's key one has whose usage is not known yet.
 const UNPAID_PART: usize = 1;
 
@@ -178,6 +183,9 @@ struct Owed {
 
 #[derive(Default)]
 pub struct Importer {
+    name: String,
+    /// When the first record was written.
+    began_at: Option<TimestampMs>,
     open: Option<Response>,
     /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
     last: Option<Key>,
@@ -197,6 +205,8 @@ pub struct Importer {
     base: Option<Base>,
     /// Its counts go on from another rollout's.
     is_fork: bool,
+    /// A fork copies its source's records at one go, the source's `session_meta` first: when the last of them was written.
+    copied_at: Option<TimestampMs>,
     inherits: bool,
     has_inherited: bool,
 }
@@ -209,10 +219,19 @@ impl Reader for Importer {
     fn finish(&mut self, harvest: &mut Harvest) {
         self.close(harvest);
         self.count_owed(harvest);
+        if harvest.session.is_none() && self.last.is_some() {
+            harvest.open_headless(Format::Codex, &self.name, self.began_at);
+        }
     }
 }
 
 impl Importer {
+    /// `name` is the file's, without its ending: the session's where the first line is lost. Records are known by what
+    /// stands before them, so it must not be taken for the session that the whole file is.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
     /// The rollout that this one goes on from, once the first line was read.
     pub fn base(&self) -> Option<&Base> {
         self.base.as_ref()
@@ -241,9 +260,12 @@ impl Importer {
         let read: Line<'_> = serde_json::from_slice(line)?;
         let payload = read.payload.map_or("{}", RawValue::get);
         let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
+        self.began_at = self.began_at.or(at);
         if !self.inherits && self.open.as_ref().is_some_and(|open| open.is_inherited) {
             self.close(harvest);
         }
+        self.copied_at =
+            self.copied_at.zip(at).filter(|(last, at)| at.0 - last.0 <= COPY_PAUSE_MS).map(|(_, at)| at);
         match read.kind.as_ref() {
             "session_meta" => {
                 let meta: SessionMeta = serde_json::from_str(payload)?;
@@ -294,6 +316,8 @@ impl Importer {
                 .map(|id| lineage(Format::Codex, &id));
             self.is_fork = session.parent.is_some();
             self.base = meta.history_base;
+        } else if self.is_fork && !self.inherits {
+            self.copied_at = harvest.at;
         }
         self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -488,7 +512,10 @@ impl Importer {
             _ if !grew => total,
             _ => total.since(before),
         };
-        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits) else { return };
+        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits && self.copied_at.is_none())
+        else {
+            return;
+        };
         match &mut self.open {
             Some(open) if open.usage.is_none() => open.usage = Some(usage),
             _ => {
@@ -549,7 +576,7 @@ impl Importer {
                 }
             }
             None => {
-                self.repeated_bytes += self.words_bytes;
+                self.repeated_bytes += self.words_bytes + self.words.len() * MESSAGE_BYTES;
                 let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
                 let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
                 if is_too_much {

@@ -42,7 +42,8 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
         Guess::Unknown => {
             let mut seen = vec![first];
             seen.extend(values);
-            seen.iter().find_map(of_any).or_else(|| detect_long(text))
+            let headless = || seen.iter().filter(|line| is_operator(line)).find_map(dialect_of);
+            seen.iter().find_map(of_any).or_else(headless).or_else(|| detect_long(text))
         }
     }
 }

@@ -6,13 +6,15 @@
 //! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
 //! grows. Whatever the steps are, the drafts can be placed.
 
-use sapwood_core::entry::{Label, LeafMoved, Stance, Usage, WrittenBy, codec};
+use std::collections::HashSet;
+
+use sapwood_core::entry::{Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
-use sapwood_core::project::usage::usage_note;
+use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable};
+use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable, usage_beyond};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::versions::{Meeting, Version, Versions};
@@ -56,6 +58,8 @@ pub struct Grower {
     versions: Versions,
     /// Which of the entries that the log had before the source has named in this run.
     named: Vec<bool>,
+    /// Records that another session has and counts.
+    elsewhere: HashSet<Key, foldhash::fast::RandomState>,
     last: Option<EntryId>,
     /// Where the log's leaf is, and where the source's is.
     leaf: Place,
@@ -65,6 +69,12 @@ pub struct Grower {
     /// The record that put the source's leaf where it is, if that was going back.
     rewound: Option<Key>,
     regrown: Option<Regrown>,
+    /// Whether an import put the log's leaf where it is; known of sources whose entries' bodies are.
+    is_leaf_imported: bool,
+    /// Whether the source's leaf stands where it is, however it came there.
+    stands: bool,
+    /// What the source last called the session.
+    title: Option<String>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
@@ -82,12 +92,16 @@ impl Grower {
             keys: Keys::default(),
             versions: Versions::default(),
             named: Vec::new(),
+            elsewhere: HashSet::default(),
             last: None,
             leaf: None,
             source_leaf: None,
             own_leaf: None,
             rewound: None,
             regrown: None,
+            is_leaf_imported: false,
+            stands: false,
+            title: None,
             at: TimestampMs::default(),
             walked: 0,
             moves: 0,
@@ -107,8 +121,27 @@ impl Grower {
 
     /// What the entry says that was made known last: needed for sources that write messages anew.
     pub fn know_body(&mut self, body: &Body) {
-        if let Some(row) = self.rows.len().checked_sub(1) {
-            self.versions.know(row as Index, body);
+        let Some(row) = self.rows.len().checked_sub(1).map(|row| row as Index) else { return };
+        self.versions.know(row, body);
+        let is_of_source = self.is_of_source(row);
+        match body {
+            Body::SessionNamed(named) if is_of_source => self.title = Some(named.title.clone()),
+            Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
+            _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
+            _ => {}
+        }
+    }
+
+    /// An entry of another session that may begin with the same records: what it counts is not counted again.
+    pub fn know_elsewhere(&mut self, id: EntryId, body: &Body) {
+        let key = Key::of_id(id);
+        let counts = match body {
+            Body::AssistantMessage(answer) => answer.usage.is_some(),
+            Body::CustomInfo(info) => info.custom_type == USAGE_INFO,
+            _ => false,
+        };
+        if counts && key.is_of_source() {
+            self.elsewhere.insert(key);
         }
     }
 
@@ -152,6 +185,8 @@ impl Grower {
                 self.source_leaf = self.place(under, &mut report);
                 self.rewound = Some(step.key);
             }
+            Act::Stand => self.stands = true,
+            Act::Title(title) => self.take_title(step.key, title, drafts),
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
                     self.keep(step.key, body, Stance::Beside, None, drafts);
@@ -186,7 +221,7 @@ impl Grower {
     /// Puts the leaf where the source has it, or leaves it where its user went on meanwhile.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
         let rewound = self.rewound.filter(|key| !self.has(*key));
-        if self.added == 0 && rewound.is_none() {
+        if self.added == 0 && rewound.is_none() && !self.is_leaf_moved() {
             return;
         }
         let went_on = |place: &Place| place.is_some_and(|row| !self.is_of_source(row));
@@ -196,6 +231,29 @@ impl Grower {
             (None, Some(key)) => self.move_leaf_as(key, self.source_leaf, drafts),
             (None, None) => self.move_leaf(self.source_leaf, drafts),
         }
+    }
+
+    /// Whether the source has moved its leaf without leaving a trace of that. One that has it above the log's, and did not
+    /// go back, is an older copy.
+    fn is_leaf_moved(&mut self) -> bool {
+        let may_move = self.stands && self.is_leaf_imported && self.leaf != self.source_leaf;
+        may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
+    }
+
+    /// A title that the source went back to is new, too.
+    fn take_title(&mut self, key: Key, title: String, drafts: &mut Vec<Draft>) {
+        if self.title.as_ref() == Some(&title) {
+            self.skipped += 1;
+            return;
+        }
+        let mut number = 0;
+        let mut fresh = key;
+        while self.has(fresh) {
+            number += 1;
+            fresh = key.part(number);
+        }
+        self.title = Some(title.clone());
+        self.keep(fresh, SessionNamed { title }.into(), Stance::Beside, None, drafts);
     }
 
     /// An entry in the tree, unless the log has it. Gives its place.
@@ -246,16 +304,28 @@ impl Grower {
         report: &mut impl FnMut(Trouble),
         drafts: &mut Vec<Draft>,
     ) -> Place {
-        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
-        if add.earlier.counted.iter().any(|key| self.has(*key)) {
+        let note = usage_key(add.key);
+        let mut counted = add.earlier.counted.iter();
+        if counted.any(|key| self.has(*key)) || [add.key, note].iter().any(|key| self.elsewhere.contains(key))
+        {
             take_usage(&mut add.body);
         }
-        let note = usage_key(add.key);
+        let shorter = shorter.or_else(|| self.counted_before(&add.earlier));
+        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
         let row = self.grow(add, place, report, drafts);
         if let Some(by) = rest {
             self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
         }
         row
+    }
+
+    /// What was counted of a new entry's call elsewhere: with the entry that it goes on from, or in another session.
+    fn counted_before(&self, earlier: &Earlier) -> Option<Option<Usage>> {
+        if earlier.continues {
+            return Some(Some(Usage::default()));
+        }
+        let mut shorter = earlier.shorter.iter().rev();
+        shorter.find(|(key, _)| self.elsewhere.contains(key)).map(|(_, took)| *took)
     }
 
     fn is_of_source(&self, row: Index) -> bool {
@@ -310,8 +380,13 @@ impl Grower {
             let row = entry(message.part(number))?;
             Some(Version { row, place: rows.parent(row), note: entry(usage_key(message.part(number))) })
         };
-        match self.versions.meet(message, place, &mut add.body, version) {
-            Meeting::Known(row) => {
+        let late = |number: usize| entry(usage_key(message).part(number));
+        match self.versions.meet(message, place, &mut add.body, version, late) {
+            Meeting::Known { row, late } => {
+                if let Some((number, by)) = late {
+                    let note = usage_key(message).part(number);
+                    self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+                }
                 if let Some(named) = self.named.get_mut(row as usize).filter(|named| !**named) {
                     *named = true;
                     self.skipped += 1;
@@ -396,18 +471,24 @@ impl Grower {
         self.row(key).map(|row| self.rows.id(row))
     }
 
-    /// The entry of a record, if it is `from` or above it. Parents have smaller places than their children.
+    /// The entry of a record, if it is `from` or above it.
     fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
         let wanted = self.row(key)?;
+        self.is_on_path(Some(wanted), from).then(|| self.rows.id(wanted))
+    }
+
+    /// Whether a place is `from` or above it. Parents have smaller places than their children.
+    fn is_on_path(&mut self, wanted: Place, from: Place) -> bool {
+        let Some(wanted) = wanted else { return true };
         let mut at = from;
         while let Some(row) = at.filter(|row| *row > wanted) {
             self.walked += 1;
             if self.walked > WALK_STEPS_MAX {
-                return None;
+                return false;
             }
             at = self.rows.parent(row);
         }
-        (at == Some(wanted)).then(|| self.rows.id(wanted))
+        at == Some(wanted)
     }
 
     fn move_leaf(&mut self, to: Place, drafts: &mut Vec<Draft>) {
@@ -478,14 +559,8 @@ fn take_usage(body: &mut Body) -> Option<WrittenBy> {
 /// What a call took beyond what was counted of it.
 fn rest_of(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
     let Some(before) = counted else { return Some(by) };
-    let rest = Usage {
-        input: by.usage.input.saturating_sub(before.input),
-        output: by.usage.output.saturating_sub(before.output),
-        cache_read: by.usage.cache_read.saturating_sub(before.cache_read),
-        cache_write: by.usage.cache_write.saturating_sub(before.cache_write),
-        reasoning: by.usage.reasoning.saturating_sub(before.reasoning),
-    };
-    Some(WrittenBy { calls: 0, usage: believable(rest)?, cost_nano_usd: None, ..by })
+    let usage = believable(usage_beyond(by.usage, before))?;
+    Some(WrittenBy { calls: 0, usage, cost_nano_usd: None, ..by })
 }
 
 fn millis(id: EntryId) -> i64 {

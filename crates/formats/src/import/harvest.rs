@@ -119,6 +119,8 @@ pub struct Earlier {
     pub counted: Vec<Key>,
     /// The response that this answers: behind a longer version of it, it is grown again.
     pub answers: Option<Key>,
+    /// Whether it goes on with a call that was counted with an earlier entry: its usage is what the call took more.
+    pub continues: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -137,6 +139,11 @@ pub enum Act {
     Alias { under: Under, path: Path },
     /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
     Rewind(Under),
+    /// What the session is called, by a source that keeps only its latest title.
+    Title(String),
+    /// A source that keeps no record of how its leaf came to be where it is: if an import put the log's leaf where that is,
+    /// it goes to where the source has it now.
+    Stand,
 }
 
 impl Act {
@@ -144,14 +151,14 @@ impl Act {
     pub fn body(&self) -> Option<&Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
         }
     }
 
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) => None,
+            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
         }
     }
 }
@@ -202,6 +209,15 @@ impl Harvest {
         let origin = Origin { format: format.as_str().to_owned(), id: source_id.chars().take(256).collect() };
         let id = session_id(format, source_id);
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
+    }
+
+    /// The header is missing: the session is called by its file, and what has none stays without a name.
+    pub fn open_headless(&mut self, format: Format, file: &str, at: Option<TimestampMs>) {
+        self.line = 1;
+        self.report(Trouble::NoHeader);
+        if !file.is_empty() && file != "-" {
+            self.open(format, file, at);
+        }
     }
 
     /// An entry on the main path.
@@ -338,6 +354,17 @@ pub fn believable(usage: Usage) -> Option<Usage> {
     let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
         .then_some(usage)
+}
+
+/// What a call took beyond what was counted of it.
+pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
+    Usage {
+        input: usage.input.saturating_sub(counted.input),
+        output: usage.output.saturating_sub(counted.output),
+        cache_read: usage.cache_read.saturating_sub(counted.cache_read),
+        cache_write: usage.cache_write.saturating_sub(counted.cache_write),
+        reasoning: usage.reasoning.saturating_sub(counted.reasoning),
+    }
 }
 
 /// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.

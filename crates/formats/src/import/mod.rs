@@ -193,6 +193,11 @@ impl Format {
     pub fn rewrites(self) -> bool {
         matches!(self, Format::OpenCode | Format::GeminiCli)
     }
+
+    /// Whether a session that is resumed may go on in a new file that begins with the records of the old one.
+    pub fn repeats(self) -> bool {
+        self == Format::ClaudeCode
+    }
 }
 
 /// An importer of a foreign format.
@@ -211,10 +216,10 @@ pub trait Reader {
 pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
     Some(match format {
         Format::Sapwood => return None,
-        Format::Operator => Box::new(pi::Importer::new(pi::Dialect::Operator)),
-        Format::Pi => Box::new(pi::Importer::new(pi::Dialect::Pi)),
+        Format::Operator => Box::new(pi::Importer::new(pi::Dialect::Operator, name)),
+        Format::Pi => Box::new(pi::Importer::new(pi::Dialect::Pi, name)),
         Format::ClaudeCode => Box::new(claude_code::Importer::new(name)),
-        Format::Codex => Box::new(codex::Importer::default()),
+        Format::Codex => Box::new(codex::Importer::new(name)),
         Format::OpenCode => Box::new(opencode::Importer::default()),
         Format::GeminiCli => Box::new(gemini_cli::Importer::new(name)),
         Format::RoleFiles => Box::new(role_files::Importer::default()),

@@ -13,15 +13,16 @@
 //! - A `compaction` part in a user's message asks for a summary, and names in `tail_start_id` what is kept; the message
 //!   with `summary: true` that answers it is the summary.
 //! - A message is written anew while it grows, so its versions are told apart by what they say.
-//! - `revert` names a message, and perhaps a part of it: from there on nothing is sent any more. It stays as a branch.
+//! - `revert` names a message, and perhaps a part of it: from there on nothing is sent any more. It stays as a branch, until
+//!   the session's row names none any more.
 //! - A tool's output that was cleared later (`time.compacted`) is sent as a few words; the whole of it is kept as a blob.
 
 use std::borrow::Cow;
 
 use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, CustomInfo, ModelChanged, SessionNamed, Stop, Strategy, ToolResult,
-    Trigger, Usage, UserMessage, WrittenBy,
+    AssistantMessage, Compaction, CustomInfo, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
+    UserMessage, WrittenBy,
 };
 use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
@@ -203,7 +204,11 @@ impl Reader for Importer {
         self.close(harvest);
         if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
             // An entry, and not the session's first title: so another one is taken up later. Alone it is no conversation.
-            harvest.note(Key::of(&format!("title {title}")), SessionNamed { title });
+            harvest.step(Key::of(&format!("title {title}")), Act::Title(title));
+        }
+        if self.last.is_some() {
+            // What was taken back can be brought again, and nothing but the path says so.
+            harvest.step(Key::of("stand"), Act::Stand);
         }
         let Some(under) = self.back_to.take() else { return };
         let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));

@@ -4,7 +4,7 @@
 //!
 //! pi's leaf is the last line. operator writes a `leaf` record where it moved.
 //! pi version 1 has no ids: a straight chain, in which `firstKeptEntryIndex` counts the header too. Version 2 calls the
-//! role `custom` `hookMessage`.
+//! role `custom` `hookMessage`. A fork (`parentSession`) begins with copies, which are older than itself: they count there.
 //!
 //! Memory: nothing that grows, but for version 1 the 10 bytes of each line's key.
 
@@ -15,7 +15,7 @@ use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
     ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
-use sapwood_core::{BlobHash, Body, Json};
+use sapwood_core::{BlobHash, Body, Json, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -153,6 +153,11 @@ pub struct Importer {
     /// Version 1: the key of each line, the header's included.
     chain: Option<Vec<Key>>,
     lines: u64,
+    /// The file's name without its ending, and when its first record was written: what there is without a header.
+    name: String,
+    began_at: Option<TimestampMs>,
+    /// When a fork was made: what is older was copied from its parent, and counts there.
+    forked_at: Option<TimestampMs>,
 }
 
 impl Reader for Importer {
@@ -169,17 +174,17 @@ impl Reader for Importer {
     }
 
     fn finish(&mut self, harvest: &mut Harvest) {
-        if harvest.session.is_none() && !harvest.steps.is_empty() {
-            harvest.steps.clear();
-            harvest.line = 1;
-            harvest.report(Trouble::NoHeader);
+        if harvest.session.is_none() && self.lines > 0 {
+            let name = file_session(&self.name);
+            harvest.open_headless(self.format(), &name, self.began_at);
         }
     }
 }
 
 impl Importer {
-    pub fn new(dialect: Dialect) -> Self {
-        Self { dialect, chain: None, lines: 0 }
+    pub fn new(dialect: Dialect, name: &str) -> Self {
+        let name = name.to_owned();
+        Self { dialect, chain: None, lines: 0, name, began_at: None, forked_at: None }
     }
 
     fn format(&self) -> Format {
@@ -201,7 +206,8 @@ impl Importer {
         let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
         session.title = header.name;
-        session.parent = header.parent_session.as_deref().map(parent_name).map(|id| lineage(format, &id));
+        session.parent = header.parent_session.as_deref().map(file_session).map(|id| lineage(format, &id));
+        self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
             harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
@@ -210,6 +216,7 @@ impl Importer {
 
     fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
         self.lines += 1;
+        self.began_at = self.began_at.or(harvest.at);
         let (key, under) = self.place(&record, line);
         let Some(kind) = self.kind_of(&record) else {
             keep_record(self.format(), record.kind.as_ref(), key.part(1), line, harvest);
@@ -306,7 +313,10 @@ impl Importer {
     }
 
     fn take_message(&self, record: Record<'_>, key: Key, under: Under, line: &[u8], harvest: &mut Harvest) {
-        let message = record.message.unwrap_or_default();
+        let is_older = |at: TimestampMs| self.forked_at.is_some_and(|forked_at| at < forked_at);
+        let is_copied = record.timestamp.and_then(|time| time.0).is_some_and(is_older);
+        let mut message = record.message.unwrap_or_default();
+        message.usage = message.usage.filter(|_| !is_copied);
         let body: Body = match message.role.as_ref() {
             "user" => UserMessage { parts: message.content.into_parts(harvest), origin: None }.into(),
             "assistant" => self.assistant(message, harvest).into(),
@@ -388,8 +398,8 @@ fn by_of(body: &Body) -> By {
     if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
 }
 
-/// pi names a parent by its file: `<time>_<id>.jsonl`.
-fn parent_name(path: &str) -> String {
+/// The session of a file, which pi names `<time>_<id>.jsonl`.
+fn file_session(path: &str) -> String {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = name.strip_suffix(".jsonl").unwrap_or(name);
     stem.rsplit('_').next().unwrap_or(stem).to_owned()

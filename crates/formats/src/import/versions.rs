@@ -10,7 +10,7 @@ use sapwood_core::entry::{Usage, WrittenBy, codec};
 use sapwood_core::project::usage::USAGE_INFO;
 use sapwood_core::{BlobHash, Body};
 
-use super::harvest::{Key, believable};
+use super::harvest::{Key, believable, usage_beyond};
 use super::keys::Place;
 use super::rows::Index;
 
@@ -28,6 +28,8 @@ struct Bill {
 #[derive(Default)]
 struct Message {
     versions: usize,
+    /// Notes of what a version took that was said after the version was there.
+    late: usize,
     /// None while no version says what it took.
     bill: Option<Bill>,
 }
@@ -48,8 +50,8 @@ pub(super) struct Versions {
 }
 
 pub(super) enum Meeting {
-    /// The log has it just so, in this row.
-    Known(Index),
+    /// The log has it just so, in this row. `late` is what it took that was not said before, and which such note that is.
+    Known { row: Index, late: Option<(usize, WrittenBy)> },
     /// It is new, as this version of its message. `rest` is what it took more, if what it took was counted before.
     New { number: usize, says: Says, rest: Option<WrittenBy> },
 }
@@ -59,13 +61,14 @@ impl Versions {
         self.told.insert(row, (says(body), bill_of(body)));
     }
 
-    /// Compares a message with what the log has of it. `version` finds one by its number.
+    /// Compares a message with what the log has of it. `version` finds one by its number, `late` what came later.
     pub(super) fn meet(
         &mut self,
         key: Key,
         place: Place,
         body: &mut Body,
         version: impl Fn(usize) -> Option<Version>,
+        late: impl Fn(usize) -> Option<Index>,
     ) -> Meeting {
         let says = says(body);
         let Self { told, messages, rows } = self;
@@ -80,10 +83,16 @@ impl Versions {
                 let note = known.note.and_then(|note| told.remove(&note));
                 message.count(note.and_then(|(_, bill)| bill));
             }
+            while let Some(note) = late(message.late) {
+                message.late += 1;
+                message.count(told.remove(&note).and_then(|(_, bill)| bill));
+            }
             message
         });
         if let Some(row) = rows.get(&(key, place, says)) {
-            return Meeting::Known(*row);
+            let late = message.owe(body).map(|by| (message.late, by));
+            message.late += usize::from(late.is_some());
+            return Meeting::Known { row: *row, late };
         }
         let rest = message.charge(body);
         Meeting::New { number: message.versions + 1, says, rest }
@@ -107,6 +116,17 @@ impl Message {
         }
     }
 
+    /// What a version that the log has took, as far as nobody said so before.
+    fn owe(&mut self, body: &mut Body) -> Option<WrittenBy> {
+        let bill = bill_of(body)?;
+        if self.bill.is_some() {
+            return self.charge(body);
+        }
+        self.count(Some(bill));
+        let Bill { usage, cost_nano_usd } = bill;
+        Some(WrittenBy { model: take_bill(body), calls: 1, usage, cost_nano_usd })
+    }
+
     /// Lets a body say what it took if no other version did. Otherwise gives what is more.
     fn charge(&mut self, body: &mut Body) -> Option<WrittenBy> {
         let bill = bill_of(body)?;
@@ -128,14 +148,7 @@ impl Message {
 
 impl Bill {
     fn beyond(self, counted: Bill) -> Bill {
-        let (all, before) = (self.usage, counted.usage);
-        let usage = Usage {
-            input: all.input.saturating_sub(before.input),
-            output: all.output.saturating_sub(before.output),
-            cache_read: all.cache_read.saturating_sub(before.cache_read),
-            cache_write: all.cache_write.saturating_sub(before.cache_write),
-            reasoning: all.reasoning.saturating_sub(before.reasoning),
-        };
+        let usage = usage_beyond(self.usage, counted.usage);
         let before = counted.cost_nano_usd.unwrap_or(0);
         Bill { usage, cost_nano_usd: self.cost_nano_usd.map(|cost| cost.saturating_sub(before)) }
     }

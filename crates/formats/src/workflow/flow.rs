@@ -1,10 +1,10 @@
 //! From a document to what is run. Agents are those of the document, else those that the caller knows; readings are texts
 //! that the caller has read. Nothing is checked here that [`Flow::mistakes`] says with more words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_core::Agent;
-use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, base_role};
+use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, base_role, is_plain};
 
 use super::readings::Readings;
 use super::session::EXPORT_KEY;
@@ -32,9 +32,14 @@ pub fn flow_of(
     let workflow = &document.workflow;
     // The turns of an exported session are turns of one conversation.
     let is_export = workflow.metadata.contains_key(EXPORT_KEY);
-    let mut nodes: Vec<graph::Node> = workflow.nodes.iter().map(|node| node_of(document, node)).collect();
+    let back = workflow.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward);
+    let senders_back: BTreeSet<&str> = back.map(|edge| edge.from.as_str()).collect();
+    let leads_back = |node: &Node| senders_back.contains(node.id.as_str());
+    let mut nodes: Vec<graph::Node> =
+        workflow.nodes.iter().map(|node| node_of(node, leads_back(node))).collect();
     for node in nodes.iter_mut().filter(|node| is_export && node.kind == graph::NodeKind::Agent) {
-        node.role = node.role.clone().or_else(|| node.agent.clone());
+        let agent = node.agent.clone().filter(|agent| is_plain(agent));
+        node.role = node.role.clone().or(agent).or_else(|| Some(NAMELESS.to_owned()));
     }
     let mut flow = Flow {
         id: workflow.id.clone(),
@@ -58,9 +63,23 @@ pub fn flow_of(
     Ok(flow)
 }
 
-fn node_of(document: &Document, node: &Node) -> graph::Node {
-    let edges = &document.workflow.edges;
-    let leads_back = edges.iter().any(|edge| edge.from == node.id && edge.kind == EdgeKind::Backward);
+/// Why what an export wrote cannot be run, if it cannot: it is larger than what is read, or than what a run writes down.
+/// What a turn lacks here, an agent or a reading, is not asked.
+pub fn obstacle(text: &str) -> Option<String> {
+    if text.len() <= graph::FLOW_BYTES_MAX {
+        // A document says all that its flow does, and the conversation besides.
+        return None;
+    }
+    let flow = super::parse(text).and_then(|document| {
+        flow_of(&document, &Readings::default(), OwnAgents::Taken, |_| Some(Agent::default()))
+    });
+    match flow {
+        Ok(flow) => flow.mistakes().first().map(ToString::to_string),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn node_of(node: &Node, leads_back: bool) -> graph::Node {
     let chooses = node.route == Some(Route::Any);
     // A role hands over what it chooses to; a mere stage hands on what it said.
     let by_tool = node.role.is_some() || node.human_colab || leads_back || chooses;
@@ -106,7 +125,9 @@ fn role_of(role: &RoleOf) -> FlowRole {
 /// Adds what the file of required readings asks of roles and nodes.
 fn require(flow: &mut Flow, readings: &Readings) {
     let required = &readings.required;
-    let instances: Vec<String> = flow.nodes.iter().filter_map(|node| node.role.clone()).collect();
+    let mut seen = BTreeSet::new();
+    let named = flow.nodes.iter().filter_map(|node| node.role.as_ref()).filter(|role| seen.insert(*role));
+    let instances: Vec<String> = named.cloned().collect();
     for instance in instances {
         let base = base_role(&instance).to_owned();
         let own = [&instance, &base].into_iter().find_map(|name| required.roles.get(name));
@@ -151,7 +172,7 @@ fn agents_of(
     known: impl Fn(&str) -> Option<Agent>,
 ) -> BTreeMap<String, Agent> {
     let work = flow.nodes.iter().filter(|node| node.kind == graph::NodeKind::Agent);
-    let mut named: Vec<String> = work.map(|node| flow.agent_of(node)).collect();
+    let mut named: BTreeSet<String> = work.map(|node| flow.agent_of(node)).collect();
     let feedback = flow.improvement.as_ref().and_then(|pass| pass.feedback.as_ref());
     named.extend(
         feedback.map(|feedback| feedback.agent.clone().unwrap_or_else(|| graph::AGENT_DEFAULT.to_owned())),

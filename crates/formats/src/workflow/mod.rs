@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::message::NESTING_MAX;
 
-pub use flow::{OwnAgents, flow_of};
+pub use flow::{OwnAgents, flow_of, obstacle};
 pub use readings::{Index, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
 

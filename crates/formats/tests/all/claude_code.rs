@@ -391,6 +391,127 @@ fn a_preserved_segment_stays_word_for_word_behind_the_summary() {
 }
 
 #[test]
+fn a_file_that_begins_with_a_boundary_has_what_was_kept_behind_its_summary() {
+    let kept = |anchor: &str, uuids: &[&str]| {
+        json!({ "subtype": "compact_boundary", "compactMetadata": {
+        "preservedSegment": { "headUuid": uuids[0], "anchorUuid": anchor, "tailUuid": uuids[1] },
+        "preservedMessages": { "anchorUuid": anchor, "uuids": uuids } } })
+    };
+    let summary = |uuid: &str, boundary: &str, text: &str| {
+        let mut summary = user(uuid, Some(boundary), text);
+        summary["isCompactSummary"] = json!(true);
+        summary
+    };
+    let records = [
+        record("b1", None, "system", kept("s1", &["p1", "p2"])),
+        summary("s1", "b1", "what happened elsewhere"),
+        user("p1", Some("s1"), "kept"),
+        said("p2", "p1", "m1", "kept answer"),
+        user("u1", Some("p2"), "new"),
+        said("a1", "u1", "m2", "new answer"),
+        // A second one, whose kept records are written once more behind it, hung elsewhere.
+        record("b2", Some("a1"), "system", kept("s2", &["u1", "a1"])),
+        summary("s2", "b2", "all of it"),
+        user("u1", Some("s2"), "new"),
+        said("a1", "u1", "m2", "new answer"),
+        user("u2", Some("a1"), "last"),
+    ];
+    let first = take_all(&records[..6]);
+    assert_eq!(
+        first.context(),
+        ["u:what happened elsewhere", "u:kept", "a:kept answer", "u:new", "a:new answer"]
+    );
+    let whole = take_all(&records);
+    assert_eq!(whole.context(), ["u:all of it", "u:new", "a:new answer", "u:last"]);
+    assert_eq!(whole.spend().calls, 2);
+    let grown = take_again(Format::ClaudeCode, first.log, lines(&records));
+    assert_eq!((grown.context(), grown.spend()), (whole.context(), whole.spend()));
+}
+
+#[test]
+fn a_segment_that_is_kept_before_its_summary_stays_before_it() {
+    let kept = json!({ "headUuid": "u1", "anchorUuid": "b1", "tailUuid": "a1" });
+    let named = json!({ "anchorUuid": "b1", "uuids": ["u1", "a1"], "allUuids": ["u1", "a1"] });
+    for metadata in [json!({ "preservedSegment": kept }), json!({ "preservedMessages": named })] {
+        let boundary =
+            json!({ "subtype": "compact_boundary", "logicalParentUuid": "a3", "compactMetadata": metadata });
+        let mut summary = user("s1", Some("b1"), "the rest in short");
+        summary["isCompactSummary"] = json!(true);
+        let records = [
+            user("u1", None, "first"),
+            called("a0", "u1", "m0", "c1"),
+            result("r1", "a0", "c1", "words"),
+            said("a1", "r1", "m1", "first answer"),
+            user("u2", Some("a1"), "long story"),
+            said("a3", "u2", "m2", "long answer"),
+            record("b1", None, "system", boundary),
+            summary,
+            user("u4", Some("s1"), "new"),
+            said("a4", "u4", "m3", "new answer"),
+        ];
+        let whole = take_all(&records);
+        let context = [
+            "u:first",
+            "C:Read(c1)",
+            "t:words",
+            "a:first answer",
+            "u:the rest in short",
+            "u:new",
+            "a:new answer",
+        ];
+        assert_eq!((whole.context(), whole.codes()), (context.map(str::to_owned).to_vec(), vec![]));
+        let left = whole.log.entries().find_map(|entry| match &entry.body {
+            Body::BranchSummary(summary) => summary.from,
+            _ => None,
+        });
+        let long = whole.log.entries().find(|entry| entry.body.text() == "long answer").unwrap();
+        assert_eq!(left, Some(long.meta.id), "it tells of the branch that was left");
+        for cut in 1..records.len() {
+            let grown = take_again(Format::ClaudeCode, take_all(&records[..cut]).log, lines(&records));
+            assert_eq!((grown.context(), grown.spend()), (whole.context(), whole.spend()), "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_response_that_goes_on_behind_what_the_user_said_counts_once_and_wholly() {
+    let took = |mut record: Value, output: u64| {
+        record["message"]["usage"]["output_tokens"] = json!(output);
+        record
+    };
+    let queued = json!({ "attachment": { "type": "queued_command", "prompt": "and mind the tests" } });
+    let mixed = json!({ "message": { "role": "user", "content": [
+        { "type": "tool_result", "tool_use_id": "c1", "content": "words" }, { "type": "text", "text": "go on" }] } });
+    let results = [
+        vec![result("r1", "a1", "c1", "words"), record("q1", Some("r1"), "attachment", queued)],
+        vec![record("q1", Some("a1"), "user", mixed)],
+    ];
+    for between in results {
+        let begin = [user("u1", None, "both"), took(called("a1", "u1", "m1", "c1"), 1)];
+        let end = [
+            took(called("a2", "q1", "m1", "c2"), 40),
+            result("r2", "a2", "c2", "more"),
+            took(said("a3", "r2", "m1", "so it is"), 90),
+            took(said("a4", "a3", "m2", "done"), 7),
+        ];
+        let records = [&begin[..], &between, &end].concat();
+        let whole = take_all(&records);
+        let spend = whole.spend();
+        assert_eq!((spend.calls, spend.usage.input, spend.usage.output), (2, 20, 97));
+        let context = whole.context();
+        assert!(
+            context.iter().any(|line| line.contains("C:Read(c2)") && line.contains("so it is")),
+            "{context:?}"
+        );
+        for cut in 1..records.len() {
+            let grown = take_again(Format::ClaudeCode, take_all(&records[..cut]).log, lines(&records));
+            assert_eq!((grown.context(), grown.spend()), (context.clone(), spend), "cut at {cut}");
+            assert_eq!(take_again(Format::ClaudeCode, grown.log, lines(&records)).added, 0);
+        }
+    }
+}
+
+#[test]
 fn what_a_fork_copied_counts_in_its_source() {
     let source = "c0ffee00-0000-4000-8000-00000000000a";
     let copied = |mut record: Value| {

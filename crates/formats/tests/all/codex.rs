@@ -269,6 +269,10 @@ fn compactions_that_repeat_the_users_words_do_not_blow_up_a_small_file() {
     let bytes: usize = taken.log.entries().map(|entry| entry.body.text().len()).sum();
     assert!(bytes < 65 << 20, "{} bytes became {bytes}", text.len());
     assert!(taken.codes().iter().any(|(_, code)| *code == "import.left_out"));
+    let short = |number: u32| [user(&number.to_string()), line("compacted", json!({ "message": "so far" }))];
+    let text = lines(&[vec![meta()], (0..1_500).flat_map(short).collect()].concat());
+    let entries = take(Format::Codex, &text).log.entries().count();
+    assert!(entries < 350_000, "{} bytes became {entries} entries", text.len());
 }
 
 fn counted(total: (u64, u64), last: (u64, u64)) -> Value {
@@ -447,4 +451,25 @@ fn a_rollout_with_an_old_compaction_and_a_rollback_behind_it_comes_over_whole() 
         (spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output),
         (5, 1600, 2300, 130)
     );
+}
+
+#[test]
+fn what_an_older_fork_copied_at_one_go_counts_in_its_source() {
+    let source = "0199aaaa-0000-7000-8000-000000000001";
+    let own = line(
+        "session_meta",
+        json!({ "id": "0199aaaa-0000-7000-8000-000000000002", "forked_from_id": source }),
+    );
+    let copied = [own, meta(), user("one"), assistant("first"), counted((10, 1), (10, 1)), user("two")];
+    let copied = [&copied[..], &[assistant("second"), counted((30, 3), (20, 2))]].concat();
+    let later = |mut record: Value, second: u64| {
+        record["timestamp"] = json!(format!("2026-03-04T06:00:{second:02}.000Z"));
+        record
+    };
+    let mine = [later(user("three"), 0), later(assistant("third"), 3), later(counted((60, 6), (30, 3)), 3)];
+    let whole = take_all(&[&copied[..], &mine].concat());
+    let said = ["u:one", "a:first", "u:two", "a:second", "u:three", "a:third"];
+    assert_eq!((whole.context(), spent(&whole)), (said.map(str::to_owned).to_vec(), (1, 30, 3)));
+    let grown = take_again(Format::Codex, take_all(&copied).log, lines(&[&copied[..], &mine].concat()));
+    assert_eq!((grown.context(), spent(&grown)), (whole.context(), (1, 30, 3)));
 }

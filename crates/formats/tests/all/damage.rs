@@ -2,11 +2,11 @@
 //! placed.
 
 use proptest::prelude::*;
-use sapwood_core::fixture::spoil;
-use sapwood_formats::import::{Format, LINE_BYTES_MAX};
+use sapwood_core::fixture::{MemLog, spoil};
+use sapwood_formats::import::{Format, LINE_BYTES_MAX, reader};
 use serde_json::json;
 
-use crate::taking::{lines, take};
+use crate::taking::{lines, take, take_with};
 
 const FIXTURES: &[(Format, &str)] = &[
     (Format::ClaudeCode, include_str!("../fixtures/claude-code.jsonl")),
@@ -37,6 +37,46 @@ fn every_fixture_is_whole_and_taken_twice_adds_nothing() {
 fn every_fixture_is_detected() {
     for (format, text) in FIXTURES.iter().filter(|(format, _)| *format != Format::OpenCode) {
         assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(*format));
+    }
+}
+
+#[test]
+fn what_lost_its_header_is_a_session_that_is_called_by_its_file() {
+    let lost = [
+        (Format::Codex, FIXTURES[1].1, "rollout-2026-03-04T05-06-07-x", "rollout-2026-03-04T05-06-07-x"),
+        (
+            Format::Pi,
+            FIXTURES[2].1,
+            "2026-01-02T03-04-05-000Z_0199dddd-0000-7000-8000-000000000007",
+            "0199dddd-0000-7000-8000-000000000007",
+        ),
+        (Format::Operator, FIXTURES[4].1, "s-1", "s-1"),
+    ];
+    for (format, text, file, session) in lost {
+        let (_, rest) = text.split_once('\n').unwrap();
+        for beginning in ["", "{\"type\":\"session\",\"vers\n"] {
+            let text = format!("{beginning}{rest}");
+            assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(format));
+            let read = |file: &str| {
+                take_with(format, MemLog::default(), |harvest| {
+                    let mut reader = reader(format, file).unwrap();
+                    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+                        reader.push_line(line.as_bytes(), number, harvest);
+                    }
+                    reader.finish(harvest);
+                })
+            };
+            let taken = read(file);
+            assert_eq!(taken.session.as_ref().map(|session| session.id.as_str()), Some(session));
+            assert!(taken.codes().contains(&(1, "import.no_header")), "{:?}", taken.codes());
+            assert_eq!(
+                taken.context(),
+                take(format, FIXTURES.iter().find(|(own, _)| *own == format).unwrap().1).context()
+            );
+            let began = taken.session.unwrap().at;
+            assert_eq!(Some(began), taken.log.entries().next().map(|entry| entry.meta.at));
+            assert_eq!(read("-").session, None, "what has no name is nobody's");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Part, Principal, TimestampMs};
-use sapwood_formats::export::{html, role_files, tree};
+use sapwood_formats::export::{html, markdown, role_files, tree};
 use sapwood_formats::import::Format;
 use sapwood_formats::import::pi::Dialect;
 
@@ -86,4 +86,15 @@ fn an_address_in_angle_brackets_is_a_link_to_mail_and_nothing_else_is() {
     assert!(page.contains("href=\"mailto:me@x.org\">me@x.org</a>"), "{page}");
     assert!(page.contains("href=\"mailto:you@x.org\""), "{page}");
     assert!(!page.contains("mailto:#") && !page.contains("href=\"javascript"), "{page}");
+}
+
+#[test]
+fn pages_for_people_hold_nothing_that_a_terminal_obeys() {
+    let log = log_of(vec![user("a\u{1b}]0;title\u{7}b\r\n```\n\u{9b}2J\u{0}\n\tend\n```")]);
+    let path = log.path(None).entries;
+    for page in [html::page(&summary(), &path, &Default::default()), markdown::page(&summary(), &path)] {
+        let found = page.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t'));
+        assert_eq!(found, None, "{page:?}");
+        assert!(page.contains("a\u{fffd}]0;title\u{fffd}b") && page.contains("\tend"), "{page:?}");
+    }
 }

@@ -19,6 +19,7 @@ const FIXTURES: &[(Format, &str)] = &[
     (Format::Operator, include_str!("../fixtures/operator.jsonl")),
     (Format::Operator, include_str!("../fixtures/operator-iso.jsonl")),
     (Format::GeminiCli, include_str!("../fixtures/gemini-cli.jsonl")),
+    (Format::OpenCode, include_str!("../fixtures/opencode-rows.jsonl")),
 ];
 
 /// Imports every prefix, then one that is longer, then all of it; and all of it once more.
@@ -33,9 +34,7 @@ fn check_growth(format: Format, text: &str) {
             let whole = take_again(format, log, text);
             let after = format!("{} after {count} and {more} lines", format.as_str());
             assert_eq!(whole.context(), fresh.context(), "{after}");
-            if format != Format::GeminiCli {
-                assert_eq!(whole.spend(), fresh.spend(), "{after}");
-            }
+            assert_eq!(whole.spend(), fresh.spend(), "{after}");
             let again = take_again(format, whole.log, text);
             assert_eq!(again.added, 0, "{after}");
             assert_eq!(again.context(), fresh.context(), "{after}");
@@ -157,11 +156,54 @@ fn random_codex(seed: u64) -> String {
     lines(&records)
 }
 
+/// A session of Gemini CLI: messages that are written again as they grow, with what they took by then, and rewinds.
+fn random_gemini_cli(seed: u64) -> String {
+    let mut dice = Dice::new(seed);
+    let mut records =
+        vec![json!({ "sessionId": "s-1", "projectHash": "h", "startTime": "2026-04-05T06:07:00.000Z" })];
+    let (mut path, mut next): (Vec<(String, String, u64)>, u32) = (Vec::new(), 0);
+    for _ in 0..14 {
+        match dice.below(8) {
+            0 if path.len() > 1 => {
+                let back = dice.below(path.len());
+                records.push(json!({ "$rewindTo": path[back].0 }));
+                path.truncate(back);
+                continue;
+            }
+            1 => {
+                records.push(json!({ "$set": { "summary": format!("about {}", dice.below(9)) } }));
+                continue;
+            }
+            2 | 3 if !path.is_empty() => {
+                let last = path.last_mut().unwrap();
+                if dice.below(2) == 0 {
+                    last.1.push_str(" more");
+                }
+                last.2 += dice.below(3) as u64 * 10;
+            }
+            _ => {
+                next += 1;
+                path.push((format!("g{next}"), format!("words {next}"), dice.below(2) as u64 * 5));
+            }
+        }
+        let (id, text, input) = path.last().unwrap();
+        let kind = if id.ends_with(['1', '3', '5', '7', '9']) { "user" } else { "gemini" };
+        let mut record =
+            json!({ "id": id, "timestamp": "2026-04-05T06:07:01.000Z", "type": kind, "content": text });
+        if kind == "gemini" && *input > 0 {
+            record["tokens"] = json!({ "input": input, "output": 0, "cached": 0, "thoughts": 0 });
+        }
+        records.push(record);
+    }
+    lines(&records)
+}
+
 #[test]
 fn random_sessions_give_the_same_wherever_they_were_cut() {
     for seed in 0..40 {
         check_growth(Format::ClaudeCode, &random_claude_code(seed));
         check_growth(Format::Codex, &random_codex(seed));
+        check_growth(Format::GeminiCli, &random_gemini_cli(seed));
     }
 }
 
@@ -247,4 +289,87 @@ fn a_rewind_leaves_a_session_alone_that_was_continued_or_moved_here() {
         (vec!["u:one".to_owned()], 0),
         "the source has said it before"
     );
+}
+
+/// A database of opencode that its user works with: messages come and grow, are taken back, and are brought again or cleared
+/// away by what is said next.
+#[derive(Default)]
+struct Database {
+    /// The texts of each message and what it has taken.
+    messages: Vec<(Vec<String>, u64)>,
+    revert: Option<(usize, Option<usize>)>,
+    was_cleared: bool,
+}
+
+impl Database {
+    fn change(&mut self, dice: &mut Dice) {
+        let count = self.messages.len();
+        match dice.below(6) {
+            0 | 1 => {
+                if let Some((message, part)) = self.revert.take() {
+                    self.was_cleared = true;
+                    let kept = part.map_or(0, |part| part + 1);
+                    self.messages.truncate(message + 1);
+                    self.messages[message].0.truncate(kept.saturating_sub(1));
+                    self.messages.retain(|(texts, _)| !texts.is_empty());
+                }
+                self.messages.push((vec![format!("words {}", dice.below(1_000))], 0));
+            }
+            2 if count > 0 => self.messages[count - 1].0.push(format!("more {}", dice.below(1_000))),
+            3 if count > 0 => self.messages[count - 1].1 += 1 + dice.below(50) as u64,
+            4 if count > 0 => {
+                let message = dice.below(count);
+                let part = (dice.below(2) == 0).then(|| dice.below(self.messages[message].0.len()));
+                self.revert = Some((message, part));
+            }
+            5 => self.revert = None,
+            _ => {}
+        }
+    }
+
+    fn rows(&self) -> String {
+        let (message, part) =
+            (|at: usize| format!("msg_{at:03}"), |at: usize, part: usize| format!("prt_{at:03}_{part:03}"));
+        let revert = self
+            .revert
+            .map(|(at, kept)| json!({ "messageID": message(at), "partID": kept.map(|kept| part(at, kept)) }));
+        let mut rows = vec![
+            json!({ "table": "session", "id": "ses_1", "title": "Shop", "time_created": 1, "revert": revert }),
+        ];
+        for (at, (texts, input)) in self.messages.iter().enumerate() {
+            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            let tokens =
+                json!({ "input": input, "output": 0, "reasoning": 0, "cache": { "read": 0, "write": 0 } });
+            let data = json!({ "role": role, "modelID": "m", "providerID": "p", "tokens": tokens });
+            rows.push(json!({ "table": "message", "id": message(at), "time_created": at + 2, "data": data }));
+            for (number, text) in texts.iter().enumerate() {
+                let data = json!({ "type": "text", "text": text });
+                rows.push(json!({ "table": "part", "id": part(at, number), "message_id": message(at), "data": data }));
+            }
+        }
+        lines(&rows)
+    }
+}
+
+#[test]
+fn a_database_that_is_imported_after_each_change_gives_what_a_fresh_import_gives() {
+    for seed in 0..300 {
+        let (mut dice, mut database, mut log) = (Dice::new(seed), Database::default(), MemLog::default());
+        for change in 0..20 {
+            database.change(&mut dice);
+            let rows = database.rows();
+            let (grown, fresh) = (take_again(Format::OpenCode, log, &rows), take(Format::OpenCode, &rows));
+            assert_eq!(grown.context(), fresh.context(), "seed {seed}, change {change}: {rows}");
+            if !database.was_cleared {
+                assert_eq!(grown.spend(), fresh.spend(), "seed {seed}, change {change}: {rows}");
+            }
+            let again = take_again(Format::OpenCode, grown.log, &rows);
+            assert_eq!(
+                (again.added, again.context()),
+                (0, fresh.context()),
+                "seed {seed}, change {change}: {rows}"
+            );
+            log = again.log;
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! opencode's rows: what of them goes where, by name; what was taken back, cleared or damaged; and messages that grow.
 
 use sapwood_core::content::Part;
-use sapwood_core::entry::{Body, Stop, ToolResult, Trigger};
+use sapwood_core::entry::{Body, LeafMoved, Stop, ToolResult, Trigger};
+use sapwood_core::fixture::MemLog;
 use sapwood_core::{BlobHash, Kind};
 use sapwood_formats::import::Format;
 use serde_json::{Value, json};
@@ -218,6 +219,65 @@ fn what_the_user_took_back_is_off_the_path_and_in_the_log() {
 }
 
 #[test]
+fn what_is_brought_again_after_it_was_taken_back_is_in_the_context_again() {
+    let rest = [
+        user("msg_1"),
+        text("prt_1", "one"),
+        answer("msg_2", 10),
+        text("prt_2", "two"),
+        text("prt_3", "more"),
+        user("msg_3"),
+        text("prt_4", "three"),
+    ];
+    let with = |revert: Value| lines(&[&[session(json!({ "revert": revert }))], &rest[..]].concat());
+    for back in [json!({ "messageID": "msg_3" }), json!({ "messageID": "msg_2", "partID": "prt_3" })] {
+        let whole = take(Format::OpenCode, with(Value::Null));
+        let (all, spend) = (whole.context(), whole.spend());
+        let reverted = take_again(Format::OpenCode, whole.log, with(back.clone()));
+        let less = reverted.context();
+        assert_ne!(less, all);
+        let mut log = reverted.log;
+        for _ in 0..2 {
+            let brought = take_again(Format::OpenCode, log, with(Value::Null));
+            assert_eq!((brought.context(), brought.spend(), brought.added), (all.clone(), spend, 1));
+            let same = take_again(Format::OpenCode, brought.log, with(Value::Null));
+            assert_eq!(same.added, 0);
+            let again = take_again(Format::OpenCode, same.log, with(back.clone()));
+            assert_eq!((again.context(), again.added), (less.clone(), 1), "and taken back once more");
+            log = again.log;
+        }
+        let first = log.entries().find(|entry| entry.meta.kind == Kind::UserMessage).unwrap().meta.id;
+        log.push(LeafMoved { to: Some(first) }).unwrap();
+        let here = take_again(Format::OpenCode, log, with(Value::Null));
+        assert_eq!((here.context(), here.added), (vec!["u:one".to_owned()], 0), "who moved it here is heard");
+    }
+}
+
+#[test]
+fn an_older_copy_of_the_database_takes_nothing_back() {
+    let begin = [session(json!({})), user("msg_1"), text("prt_1", "one")];
+    let more = [answer("msg_2", 10), text("prt_2", "two")];
+    let newer = take(Format::OpenCode, lines(&[&begin[..], &more[..]].concat()));
+    let older = take_again(Format::OpenCode, newer.log, lines(&begin));
+    assert_eq!((older.context(), older.added), (vec!["u:one".to_owned(), "a:two".to_owned()], 0));
+}
+
+#[test]
+fn a_title_that_the_source_went_back_to_is_the_title_again() {
+    let rows =
+        |title: &str| lines(&[session(json!({ "title": title })), user("msg_1"), text("prt_1", "hello")]);
+    let mut log = MemLog::default();
+    let titles = ["A", "B", "A", "A", "B", "A"];
+    for (title, added) in titles.into_iter().zip([2, 1, 1, 0, 1, 1]) {
+        let taken = take_again(Format::OpenCode, log, rows(title));
+        assert_eq!((taken.added, taken.codes()), (added, vec![]));
+        log = taken.log;
+        let named = log.entries().filter(|entry| entry.meta.kind == Kind::SessionNamed);
+        assert_eq!(named.last().unwrap().body.text(), title);
+    }
+}
+
+#[test]
 fn a_message_that_was_taken_back_in_part_keeps_what_came_before_that_part() {
     let rows = lines(&[
         session(json!({ "revert": { "messageID": "msg_2", "partID": "prt_3", "snapshot": "x" } })),
@@ -285,6 +345,26 @@ fn a_message_that_grew_between_two_imports_counts_once() {
     let third = take_again(Format::OpenCode, second.log, rows("so far, so good", 30));
     assert_eq!((third.spend().calls, third.spend().usage.input, third.spend().usage.output), (1, 30, 1));
     assert_eq!(take_again(Format::OpenCode, third.log, rows("so far, so good", 30)).added, 0);
+}
+
+#[test]
+fn what_a_message_took_is_counted_also_if_it_is_said_after_its_words() {
+    let rows = |message: Value| rows(&[message, text("prt_2", "so far")]);
+    let mut silent = answer("msg_2", 10);
+    silent["data"].as_object_mut().unwrap().remove("tokens");
+    let mut log = take(Format::OpenCode, rows(silent.clone())).log;
+    for (message, added, calls, input) in
+        [(answer("msg_2", 10), 1, 1, 10), (answer("msg_2", 25), 1, 1, 25), (answer("msg_2", 40), 1, 1, 40)]
+    {
+        let taken = take_again(Format::OpenCode, log, rows(message.clone()));
+        assert_eq!((taken.added, taken.context()), (added, vec!["u:look".to_owned(), "a:so far".to_owned()]));
+        assert_eq!((taken.spend().calls, taken.spend().usage.input), (calls, input));
+        let again = take_again(Format::OpenCode, taken.log, rows(message));
+        assert_eq!((again.added, again.spend().usage.input), (0, input));
+        log = again.log;
+    }
+    let older = take_again(Format::OpenCode, log, rows(silent));
+    assert_eq!((older.added, older.spend().usage.input), (0, 40), "an older copy counts nothing");
 }
 
 #[test]

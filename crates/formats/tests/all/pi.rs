@@ -367,3 +367,25 @@ fn an_operator_file_with_pis_header_and_iso_times_is_operators() {
     assert_eq!(texts, ["Any mail?", "None.", "Look again.", "And yesterday?"]);
     assert_eq!(taken.session.unwrap().at.0, 1_767_355_200_000);
 }
+
+#[test]
+fn what_a_fork_copied_from_its_parent_counts_there() {
+    let mut fork = header();
+    fork["parentSession"] =
+        json!("/sessions/2026-01-01T00-00-00-000Z_0199bbbb-0000-7000-8000-000000000000.jsonl");
+    fork["timestamp"] = json!("2026-01-03T00:00:00.000Z");
+    let copied = [user("aaaaaaa1", None, "one"), assistant("aaaaaaa2", "aaaaaaa1", "first")];
+    let later = |mut record: Value| {
+        record["timestamp"] = json!("2026-01-03T00:00:05.000Z");
+        record
+    };
+    let own = [
+        later(user("aaaaaaa3", Some("aaaaaaa2"), "two")),
+        later(assistant("aaaaaaa4", "aaaaaaa3", "second")),
+    ];
+    let taken = take(Format::Pi, lines(&[&[fork][..], &copied, &own].concat()));
+    assert_eq!(taken.context(), ["u:one", "a:first", "u:two", "a:second"]);
+    assert_eq!((taken.spend().calls, taken.spend().usage.input), (1, 10));
+    let alone = take(Format::Pi, lines(&[&[header()][..], &copied].concat()));
+    assert_eq!(alone.spend().calls, 1, "what was not forked is its own");
+}

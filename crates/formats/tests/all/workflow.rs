@@ -307,3 +307,26 @@ proptest! {
         prop_assert_eq!(workflow::serialise(&read), first);
     }
 }
+
+#[test]
+fn an_export_that_is_too_large_to_run_says_so() {
+    let words = "x".repeat(1 << 20);
+    let turns = |count: usize| (0..count).flat_map(|_| [user(&words), assistant(vec![Part::text("yes")])]);
+    let small = workflow::serialise(&export(None, turns(10).collect()));
+    assert!(small.len() > 15 << 20, "the conversation is in it as well");
+    assert_eq!(workflow::obstacle(&small), None);
+    let large = workflow::serialise(&export(None, turns(16).collect()));
+    let why = workflow::obstacle(&large).unwrap();
+    assert!(why.contains("bytes to write down"), "{why}");
+}
+
+#[test]
+fn an_export_runs_whatever_its_agent_is_called() {
+    let mut document = export(None, vec![user("one"), assistant(vec![Part::text("yes")])]);
+    let name = "Dr. Mail (old) ".repeat(9);
+    document.workflow.nodes[1].agent_ref = Some(name.clone());
+    let readings = workflow::Readings::default();
+    let flow = workflow::flow_of(&document, &readings, workflow::OwnAgents::Taken, |_| None).unwrap();
+    assert_eq!((flow.mistakes(), flow.nodes[1].agent.as_ref()), (vec![], Some(&name)));
+    assert_eq!(flow.nodes[1].role.as_deref(), Some("assistant"));
+}

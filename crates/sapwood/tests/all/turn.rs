@@ -251,7 +251,7 @@ async fn a_stream_that_ends_without_saying_so_was_cut() {
 #[tokio::test]
 async fn past_the_turn_cap_no_model_is_called() {
     let mut few = agent();
-    few.limits.turns_max = 1;
+    few.limits.turns_max = Some(1);
     let scene = scene(few, vec![text("one"), text("two")]).await;
     scene.send("hi").await;
     let words = vec![Part::text("more")];

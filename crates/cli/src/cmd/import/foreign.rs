@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use sapwood::core::port::store::NewSession;
-use sapwood::engine::import::{Intake, Mode, Taken};
+use sapwood::engine::import::{Intake, Kin, Mode, Taken};
 use sapwood::formats::import::codex::{Base, Importer as Codex};
 use sapwood::formats::import::harvest::{Harvest, Step};
 use sapwood::formats::import::{
@@ -43,11 +43,17 @@ pub struct Target<'a> {
     pub engine: &'a Engine,
     pub scope: &'a Scope,
     pub mode: Mode,
+    /// What many files share.
+    pub kin: Option<&'a Kin>,
 }
 
 impl Target<'_> {
     fn begin(&self, format: Format) -> Intake {
-        self.engine.begin_intake(self.scope, format, self.mode)
+        let intake = self.engine.begin_intake(self.scope, format, self.mode);
+        match self.kin {
+            Some(kin) => intake.among(kin),
+            None => intake,
+        }
     }
 }
 
@@ -188,7 +194,7 @@ fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Batch>) -> Re
     let harvest = Harvest::of_file(source.dated);
     let mut sending = Sending { harvest, bytes: 0, to, named: false };
     if format == Format::Codex {
-        let mut codex = Codex::default();
+        let mut codex = Codex::new(&source_name(&source.path, format));
         let read = read_codex(&mut source, &mut codex, &mut sending);
         return end(&source, &mut codex, sending, read);
     }
@@ -325,7 +331,9 @@ fn source_name(path: &Path, format: Format) -> String {
     if format == Format::Messages {
         return std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     }
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    // A compressed file has two endings.
+    stem.strip_suffix(".jsonl").unwrap_or(&stem).to_owned()
 }
 
 /// The feed of a role stands beside its transcript.

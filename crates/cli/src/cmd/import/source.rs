@@ -1,5 +1,6 @@
 //! Where an import reads from: a file, compressed or not, every session file under a directory, or stdin.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,10 @@ pub struct Found {
     pub files: Vec<PathBuf>,
     /// Directories that could not be searched, or not to the end.
     pub unread: Vec<(PathBuf, Failure)>,
+    /// Directories of the given ones without a session file.
+    pub bare: Vec<PathBuf>,
+    /// Directories that were searched, wherever they are: a link may lead in a circle.
+    searched: HashSet<PathBuf>,
 }
 
 /// A file for each path, and for a directory the session files under it, by name.
@@ -40,6 +45,9 @@ pub fn expand(paths: &[PathBuf]) -> Found {
             let mut found = Found::default();
             search(path, 0, &mut found);
             found.files.sort();
+            if found.files.is_empty() && found.unread.is_empty() {
+                all.bare.push(path.clone());
+            }
             all.files.append(&mut found.files);
             all.unread.append(&mut found.unread);
         } else {
@@ -56,10 +64,13 @@ fn search(directory: &Path, depth: usize, found: &mut Found) {
 }
 
 fn search_entries(directory: &Path, depth: usize, found: &mut Found) -> std::io::Result<()> {
+    if !found.searched.insert(std::fs::canonicalize(directory)?) {
+        return Ok(());
+    }
     for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let (path, kind) = (entry.path(), entry.file_type()?);
-        // A link could lead in a circle; what it points to is found where it is.
+        let path = entry?.path();
+        // A link is what it points to; one that points nowhere is nothing.
+        let Ok(kind) = path.metadata().map(|metadata| metadata.file_type()) else { continue };
         if kind.is_dir() && depth < DEPTH_MAX {
             search(&path, depth + 1, found);
         } else if kind.is_file() && is_session_file(&path) && found.files.len() < FILES_MAX {

@@ -75,7 +75,7 @@ fn plain_agent(id: &str) -> Agent {
         id: id.to_owned(),
         tools: Vec::new(),
         system_prompt: None,
-        limits: Limits { turns_max: TURNS_MAX, ..Limits::default() },
+        limits: Limits { turns_max: Some(TURNS_MAX), ..Limits::default() },
         ..Agent::default()
     }
 }
