@@ -37,7 +37,9 @@ impl Readiness {
 }
 
 async fn look(engine: &Engine) -> Result<()> {
+    // First, because it knows best what is wrong with the place.
+    engine.store().check_writable().await?;
     let scope = Scope::operator(TenantId::local(), Principal::System);
     engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
-    Ok(engine.store().check_writable().await?)
+    Ok(())
 }

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 pub fn make_exact(document: &mut Value) {
     let Some(paths) = document["paths"].as_object_mut() else { return };
     for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(|item| item.values_mut()) {
-        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
-            strip_null(&mut parameter["schema"]);
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for schema in parameters.into_iter().flatten().filter_map(|parameter| parameter.get_mut("schema")) {
+            strip_null(schema);
         }
         if let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") {
             strip_null(schema);
@@ -18,21 +19,19 @@ pub fn make_exact(document: &mut Value) {
 
 /// What comes in a path, a query or a header is text, and a body that may be left out is left out: neither is ever null.
 fn strip_null(schema: &mut Value) {
-    if let Some(kinds) = schema["type"].as_array_mut() {
+    if let Some(kind) = schema.get_mut("type")
+        && let Some(kinds) = kind.as_array_mut()
+    {
         kinds.retain(|kind| kind != "null");
         if let [only] = kinds.as_slice() {
-            schema["type"] = only.clone();
+            *kind = only.clone();
         }
     }
-    if let Some(choices) = schema["oneOf"].as_array_mut() {
+    if let Some(choices) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
         choices.retain(|choice| choice["type"] != "null");
         if let [only] = choices.as_slice() {
             *schema = only.clone();
         }
-    }
-    // Asking for a key makes it, where there is none.
-    if let Some(fields) = schema.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
     }
 }
 
@@ -75,7 +74,9 @@ mod tests {
             } } },
             "components": { "schemas": { "x": { "properties": { "n": small, "at": { "format": "int64" } } } } },
         });
+        document["paths"]["/bare"] = json!({ "get": { "responses": {} } });
         make_exact(&mut document);
+        assert_eq!(document["paths"]["/bare"], json!({ "get": { "responses": {} } }), "nothing is made up");
         let operation = &document["paths"]["/p"]["post"];
         let limit = json!({ "type": "integer", "format": "uint32", "minimum": 1, "maximum": 500 });
         assert_eq!(operation["parameters"][0]["schema"], limit);
