@@ -3,7 +3,8 @@
 //! The line of an append is written directly behind it, in another file: a crash between the two loses the line, never
 //! the entries.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use sapwood_core::Principal;
 use sapwood_core::TimestampMs;
@@ -15,6 +16,9 @@ use super::layout::Layout;
 use crate::Durability;
 use crate::rules::damaged;
 
+/// How much of the file's end is read for its last line.
+const END_BYTES: u64 = 16 << 10;
+
 /// Writes lines behind the chain's end.
 pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability) -> Result<()> {
     if lines.is_empty() {
@@ -24,8 +28,11 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
     let mut file = disk::open_to_append(&path)?;
     let lock = file.try_clone().at(&path)?;
     let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
-    let (mut last, whole) = read_chain(layout)?.into_last();
     let length = file.metadata().at(&path)?.len();
+    let (mut last, whole) = match read_end(&mut file, length).at(&path)? {
+        Some(last) => (Some(last), length),
+        None => read_chain(layout)?.into_last(),
+    };
     if whole < length {
         // A line that a crash left half written was never acknowledged.
         file.set_len(whole).at(&path)?;
@@ -41,6 +48,20 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
     file.write_all(&out).at(&path)?;
     sync(&file, &path, durability)?;
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
+}
+
+/// The last line, if it is whole and not too long: then nothing else has to be read.
+fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> {
+    let mut end = Vec::new();
+    file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;
+    file.take(END_BYTES).read_to_end(&mut end)?;
+    let Some(lines) = end.strip_suffix(b"\n") else { return Ok(None) };
+    let last = match lines.iter().rposition(|byte| *byte == b'\n') {
+        Some(at) => &lines[at + 1..],
+        None if length <= END_BYTES => lines,
+        None => return Ok(None),
+    };
+    Ok(serde_json::from_slice(last).ok())
 }
 
 /// The audit as it is, and how many of its bytes are whole lines.

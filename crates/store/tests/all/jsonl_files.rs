@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use sapwood_core::entry::{AssistantMessage, Label, LeafMoved, ModelChanged, Stop, UserMessage};
 use sapwood_core::port::store::{
-    Append, Appended, Audit, Blobs, Expect, Fork, ListFilter, Log, NewSession, Repair, Sessions, Until,
-    Upkeep,
+    Append, Appended, Audit, AuditAction, AuditNote, Blobs, Expect, Fork, ListFilter, Log, NewSession,
+    Repair, Sessions, Until, Upkeep,
 };
 use sapwood_core::{
     BlobHash, Body, Draft, Part, Principal, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs,
@@ -453,6 +453,21 @@ fn a_broken_audit_is_found() {
         fs::write(&path, without_first).unwrap();
         let findings = store.check(&operator(), Repair::No).await.unwrap();
         assert!(findings.iter().any(|finding| finding.rule == "audit"), "{findings:?}");
+    });
+}
+
+#[test]
+fn the_chain_goes_on_behind_any_line() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = open(dir.path());
+        for number in 0..120_usize {
+            let detail = Some("x".repeat(if number % 40 == 30 { 40_000 } else { number * 10 }));
+            let note = AuditNote { action: AuditAction::Edit, session: None, detail };
+            store.write_audit(&operator(), note, TimestampMs(1)).await.unwrap();
+        }
+        assert_eq!(store.read_audit(&operator(), None, 0, 200).await.unwrap().len(), 120);
+        assert!(store.check(&operator(), Repair::No).await.unwrap().is_empty());
     });
 }
 
