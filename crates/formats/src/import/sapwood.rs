@@ -100,6 +100,12 @@ impl Importer {
         &self.problems
     }
 
+    /// Whether this line was another session's header. Whoever takes that in as well has no problem with it.
+    pub fn take_end(&mut self, number: u64) -> bool {
+        let is_end = |last: &mut Problem| last.line == number && last.what == Trouble::SecondHeader;
+        self.problems.pop_if(is_end).is_some()
+    }
+
     /// The blobs that came since this was asked last; the entries that name them come after.
     pub fn take_blobs(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.blobs)

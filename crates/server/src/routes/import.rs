@@ -65,7 +65,7 @@ async fn import_file(
     if imported.is_err() {
         upload.drop_rest().await;
     }
-    Ok(Json(wire::Imports { items: vec![imported?] }))
+    Ok(Json(wire::Imports { items: imported? }))
 }
 
 /// What a file is called. Where a session's id may come of it, it is its sender's own: the same name from the same sender is
@@ -94,7 +94,7 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    async fn take(&self, upload: &mut Upload<'_>, query: &wire::ImportFile) -> Result<wire::Imported> {
+    async fn take(&self, upload: &mut Upload<'_>, query: &wire::ImportFile) -> Result<Vec<wire::Imported>> {
         let format = match query.from.as_deref() {
             Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
             None => detect(upload.beginning()),
@@ -107,9 +107,9 @@ impl Taking<'_> {
                 Err(Problem::new("input.format", detail))
             }
             Some(format) if upload.is_document(format).await? => {
-                self.take_document(upload, format, query.name.as_deref()).await
+                Ok(vec![self.take_document(upload, format, query.name.as_deref()).await?])
             }
-            Some(format) => self.take_lines(upload, format, query.name.as_deref()).await,
+            Some(format) => Ok(vec![self.take_lines(upload, format, query.name.as_deref()).await?]),
         }
     }
 

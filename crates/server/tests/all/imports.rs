@@ -97,6 +97,28 @@ async fn lines_are_in_the_store_before_the_last_of_them_has_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn exports_behind_each_other_are_a_session_each() {
+    let house = House::open().await;
+    let mut file = String::new();
+    for (name, lines) in [("one", 3), ("two", 700), ("three", 1)] {
+        let foreign: String = (0..lines).map(|number| line(number, 100)).collect();
+        let taken = import(&house, "ana", &format!("?name={name}"), &foreign).await.json();
+        let id = taken["items"][0]["session"].as_str().unwrap().to_owned();
+        let own = export(&house, "ana", &id).await;
+        file.push_str(&own.replace(&format!("\"id\":\"{id}\""), &format!("\"id\":\"{name}\"")));
+    }
+    for (added, skipped) in [([3, 700, 1], [0, 0, 0]), ([0, 0, 0], [3, 700, 1])] {
+        let taken = import(&house, "bob", "", &file).await.json();
+        let items = taken["items"].as_array().unwrap();
+        let of = |key: &str| items.iter().map(|item| item[key].as_u64().unwrap()).collect::<Vec<_>>();
+        assert_eq!((of("added"), of("skipped")), (added.to_vec(), skipped.to_vec()), "{taken}");
+        let names: Vec<&str> = items.iter().map(|item| item["session"].as_str().unwrap()).collect();
+        assert_eq!(names, ["one", "two", "three"]);
+        assert!(items.iter().all(|item| item["problems"] == json!([])), "{taken}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_broke_off_goes_on_where_it_was() {
     let house = House::open().await;
     let lines: Vec<String> = (0..300).map(|number| line(number, 60_000)).collect();

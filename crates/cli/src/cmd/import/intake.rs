@@ -61,7 +61,7 @@ async fn take_session(
         let is_first = importer.header().is_none() && importer.problems().is_empty();
         importer.push_line(line, number, &mut drafts);
         intake.blobs.append(&mut importer.take_blobs());
-        if ends_session(importer.problems(), number) {
+        if importer.take_end(number) {
             next_header = Some((line.to_vec(), number));
         }
         if is_first {
@@ -76,13 +76,7 @@ async fn take_session(
         let torn = Problem { line: source.line_number(), what: FileTrouble::Torn };
         intake.trouble.push(trouble_of(&torn));
     }
-    let problems = importer.problems();
-    let kept = problems.len() - usize::from(next_header.is_some());
-    Ok((intake.finish(&source.name, importer.header(), &problems[..kept]).await?, next_header))
-}
-
-fn ends_session(problems: &[Problem], number: u64) -> bool {
-    problems.last().is_some_and(|problem| problem.line == number && problem.what == FileTrouble::SecondHeader)
+    Ok((intake.finish(&source.name, importer.header(), importer.problems()).await?, next_header))
 }
 
 /// A session that is being taken in.

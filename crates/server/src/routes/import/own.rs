@@ -13,26 +13,49 @@ use sapwood::{EntryId, Seq, SessionId};
 
 use super::upload::Upload;
 use super::{BATCH_BYTES, BATCH_STEPS, Taking, told};
-use crate::problem::Result;
+use crate::problem::{Problem, Result};
 use crate::wire;
 
 /// How many entries of the store's log are asked for at a time.
 const PAGE_RECORDS: usize = 1_000;
+/// Sessions of one file: there is a line in the answer for each.
+const SESSIONS_MAX: usize = 10_000;
 
-pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<wire::Imported> {
-    let (mut importer, mut drafts) = (Importer::default(), Vec::new());
-    let mut copy = Copy::of(taking);
-    let mut lines = LineSplitter::default();
+/// Takes in every session of a file: exports that were put one behind the other are one file each.
+pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wire::Imported>> {
+    let (mut reading, mut copy) = (Reading::default(), Copy::of(taking));
+    let (mut lines, mut imported) = (LineSplitter::default(), Vec::new());
     while let Some(bytes) = upload.next().await? {
-        lines.push(&bytes, |line, number| importer.push_line(line, number, &mut drafts));
-        if drafts.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
-            copy.take(&mut importer, &mut drafts).await?;
-            upload.settle(lines.held_bytes() + importer.held_bytes() + copy.blob_bytes);
+        lines.push(&bytes, |line, number| reading.push_line(line, number));
+        copy = copy.take_ended(&mut reading, &mut imported).await?;
+        if reading.drafts.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
+            copy.take(&mut reading.importer, &mut reading.drafts).await?;
+            upload.settle(lines.held_bytes() + reading.importer.held_bytes() + copy.blob_bytes);
         }
     }
-    lines.finish(|line, number| importer.push_line(line, number, &mut drafts));
-    copy.take(&mut importer, &mut drafts).await?;
-    copy.finish(&importer).await
+    lines.finish(|line, number| reading.push_line(line, number));
+    copy = copy.take_ended(&mut reading, &mut imported).await?;
+    copy.take(&mut reading.importer, &mut reading.drafts).await?;
+    imported.push(copy.finish(&reading.importer).await?);
+    Ok(imported)
+}
+
+/// The session that is being read, and those that ended since somebody looked.
+#[derive(Default)]
+struct Reading {
+    importer: Importer,
+    drafts: Vec<Draft>,
+    ended: Vec<(Importer, Vec<Draft>)>,
+}
+
+impl Reading {
+    fn push_line(&mut self, line: &[u8], number: u64) {
+        self.importer.push_line(line, number, &mut self.drafts);
+        if self.importer.take_end(number) {
+            self.ended.push((std::mem::take(&mut self.importer), std::mem::take(&mut self.drafts)));
+            self.importer.push_line(line, number, &mut self.drafts);
+        }
+    }
 }
 
 /// A session that is being taken in as it is.
@@ -70,6 +93,20 @@ impl<'a> Copy<'a> {
     fn of(taking: &'a Taking<'a>) -> Self {
         let blobs = HashMap::new();
         Self { taking, target: Target::Unknown, blobs, blob_bytes: 0, added: 0, skipped: 0 }
+    }
+
+    /// Takes what is left of the sessions that ended, and begins with the next one.
+    async fn take_ended(mut self, reading: &mut Reading, imported: &mut Vec<wire::Imported>) -> Result<Self> {
+        for (mut importer, mut drafts) in reading.ended.drain(..) {
+            self.take(&mut importer, &mut drafts).await?;
+            let next = Copy::of(self.taking);
+            imported.push(std::mem::replace(&mut self, next).finish(&importer).await?);
+            if imported.len() >= SESSIONS_MAX {
+                let detail = format!("a file may hold {SESSIONS_MAX} sessions; the first of them are in");
+                return Err(Problem::new("input.too_large", detail));
+            }
+        }
+        Ok(self)
     }
 
     async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
