@@ -1662,6 +1662,12 @@ export interface components {
             /** Format: uint64 */
             added: number;
             format?: string | null;
+            /**
+             * Format: uint64
+             * @description How many there are beside those that are told.
+             */
+            more_problems: number;
+            /** @description At most a hundred of a session, and a thousand of a file. */
             problems: components["schemas"]["ImportProblem"][];
             /** @description None if nothing in the file says. */
             session?: string | null;

@@ -138,7 +138,7 @@ async fn take_file(
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
-        Format::Sapwood => intake::take_file(app, source, mode == Mode::DryRun).await,
+        Format::Sapwood => intake::take_file(app, source, mode).await,
         format => {
             let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode, kin };
             let reports = foreign::take_file(target, source, format).await?;

@@ -762,3 +762,29 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
         assert_eq!(world.json(&["context", FIRST])["messages"].as_array().unwrap().len(), 8);
     }
 }
+
+#[test]
+fn among_many_files_one_that_comes_to_nothing_costs_its_twin_nothing() {
+    let world = World::new("sqlite");
+    let folder = world.path("many");
+    std::fs::create_dir_all(&folder).unwrap();
+    for number in 10..60 {
+        let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
+        // All of them began at the same time. What the first says is nothing.
+        let said = transcript(&name, 1..=1);
+        let text = if number == 10 { said.lines().next().unwrap().replace("question 1", "") } else { said };
+        std::fs::write(folder.join(format!("{name}.jsonl")), text).unwrap();
+    }
+    for (dry_run, added) in [(true, 98), (false, 98), (true, 0)] {
+        let args = ["import", folder.to_str().unwrap(), "--dry-run"];
+        let reports = world.lines(&args[..2 + usize::from(dry_run)]);
+        let problems = |report: &&Value| !report["problems"].as_array().unwrap().is_empty();
+        let with_problems: Vec<&Value> = reports.iter().filter(problems).collect();
+        assert!(
+            with_problems.iter().all(|report| report["problems"][0]["code"] == "import.empty"),
+            "{with_problems:?}"
+        );
+        let total: u64 = reports.iter().map(|report| report["added"].as_u64().unwrap()).sum();
+        assert_eq!((reports.len(), total), (50, added), "dry run: {dry_run}");
+    }
+}

@@ -166,6 +166,34 @@ fn memory_does_not_grow_with_what_is_imported_nor_with_feeds_that_nobody_takes()
     assert!(growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
 }
 
+/// A conversation on one line, as programs write JSON: many times as large once all of it is read.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_does_not_grow_with_how_many_messages_a_line_holds() {
+    const MESSAGES: usize = 300_000;
+    /// A third of what the messages take if all of them are steps at once.
+    const GROWTH_KB_MAX: u64 = 160 << 10;
+    let world = World::new("sqlite");
+    let served = serve(&world, "127.0.0.1:0");
+    let import = |name: &str, messages: usize| {
+        let mut line = String::from("[");
+        for number in 0..messages {
+            line.push_str(&format!("{{\"role\":\"user\",\"content\":\"{number}\"}},"));
+        }
+        line.pop();
+        line.push_str("]\n");
+        let (status, taken) = ask(&served.addr, "POST", &format!("/v1/import?name={name}"), None, &line);
+        assert_eq!((status, taken["items"][0]["added"].as_u64()), (200, Some(messages as u64)), "{taken}");
+        line.len()
+    };
+    import("small", MESSAGES / 100);
+    let before_kb = peak_kb(&served);
+    let bytes = import("large", MESSAGES);
+    let growth_kb = peak_kb(&served) - before_kb;
+    eprintln!("{before_kb} KB before, {growth_kb} KB more for {bytes} bytes");
+    assert!(growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+}
+
 /// The most memory that the server ever had.
 #[cfg(target_os = "linux")]
 fn peak_kb(served: &Served) -> u64 {

@@ -173,8 +173,23 @@ pub struct Step {
     pub act: Act,
 }
 
-/// What an importer has brought in so far; whoever drives it takes the steps away.
+/// Steps after which what was harvested can be taken away, although the reader is still at it.
+const PORTION_STEPS: usize = 512;
+
+/// What is taken away at a time.
 #[derive(Debug, Default)]
+pub struct Portion {
+    pub session: Option<NewSession>,
+    pub steps: Vec<Step>,
+    pub blobs: Vec<Vec<u8>>,
+    pub problems: Vec<Problem>,
+}
+
+/// Where portions go while a reader is still at it.
+type Outlet = Box<dyn FnMut(Portion) + Send>;
+
+/// What an importer has brought in so far; whoever drives it takes the steps away.
+#[derive(Default)]
 pub struct Harvest {
     pub session: Option<NewSession>,
     pub steps: Vec<Step>,
@@ -188,6 +203,7 @@ pub struct Harvest {
     pub at: Option<TimestampMs>,
     /// When the file was written last, for sources that say no times.
     dated: Option<TimestampMs>,
+    outlet: Option<Outlet>,
 }
 
 /// Bytes, and how many bodies to come name them.
@@ -201,6 +217,35 @@ impl Harvest {
     /// Of a file that was written last at this time.
     pub fn of_file(dated: TimestampMs) -> Self {
         Self { dated: Some(dated), ..Self::default() }
+    }
+
+    /// From now on, portions of a session that has a name go there: a line or a document may hold any number of records, and
+    /// takes many times its room once all of them are steps.
+    pub fn pour_into(&mut self, outlet: impl FnMut(Portion) + Send + 'static) {
+        self.outlet = Some(Box::new(outlet));
+    }
+
+    /// Keeps what comes from now on.
+    pub fn close_outlet(&mut self) {
+        self.outlet = None;
+    }
+
+    /// Takes away what is there.
+    pub fn take_portion(&mut self) -> Portion {
+        Portion {
+            session: self.session.clone(),
+            steps: std::mem::take(&mut self.steps),
+            blobs: std::mem::take(&mut self.blobs),
+            problems: std::mem::take(&mut self.problems),
+        }
+    }
+
+    /// Puts what was taken away behind what is here.
+    pub fn absorb(&mut self, portion: Portion) {
+        self.session = self.session.take().or(portion.session);
+        self.steps.extend(portion.steps);
+        self.blobs.extend(portion.blobs);
+        self.problems.extend(portion.problems);
     }
 
     pub fn open(&mut self, format: Format, source_id: &str, at: Option<TimestampMs>) -> &mut NewSession {
@@ -269,10 +314,19 @@ impl Harvest {
             self.blobs.extend(bytes);
         }
         self.steps.push(Step { key, at: self.at, line: self.line, act });
+        if self.steps.len() >= PORTION_STEPS && self.session.is_some() {
+            self.pour();
+        }
+    }
+
+    fn pour(&mut self) {
+        let Some(mut outlet) = self.outlet.take() else { return };
+        outlet(self.take_portion());
+        self.outlet = Some(outlet);
     }
 
     pub fn report(&mut self, what: Trouble) {
-        self.problems.push(Problem { line: self.line, what });
+        self.problems.push(Problem { line: self.line, what: what.brief() });
     }
 
     /// Media of a message, kept as a blob.

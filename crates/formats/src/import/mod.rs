@@ -99,7 +99,24 @@ pub enum Trouble {
     MissingBase { base: String },
 }
 
+/// Longest part of what is wrong that is told: it may repeat the source.
+const WHY_CHARS_MAX: usize = 200;
+
 impl Trouble {
+    /// With no more of the source's words than are worth saying back.
+    fn brief(mut self) -> Self {
+        if let Trouble::BadHeader { why: said }
+        | Trouble::BadLine { why: said }
+        | Trouble::LeftOut { why: said }
+        | Trouble::MissingBase { base: said } = &mut self
+            && let Some((end, _)) = said.char_indices().nth(WHY_CHARS_MAX)
+        {
+            said.truncate(end);
+            said.push('…');
+        }
+        self
+    }
+
     /// Stable, for programs.
     pub fn code(&self) -> &'static str {
         match self {

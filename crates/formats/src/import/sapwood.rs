@@ -96,6 +96,11 @@ impl Importer {
         self.header.as_ref()
     }
 
+    /// The same, for whoever does not believe all it says.
+    pub fn header_mut(&mut self) -> Option<&mut Header> {
+        self.header.as_mut()
+    }
+
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -104,6 +109,11 @@ impl Importer {
     pub fn take_end(&mut self, number: u64) -> bool {
         let is_end = |last: &mut Problem| last.line == number && last.what == Trouble::SecondHeader;
         self.problems.pop_if(is_end).is_some()
+    }
+
+    /// Leaves out the rest of this session.
+    pub fn skip_rest(&mut self) {
+        self.seen = Seen::End;
     }
 
     /// The blobs that came since this was asked last; the entries that name them come after.
@@ -125,6 +135,7 @@ impl Importer {
     /// appended behind `drafts`. The n-th draft in all gets seq n in an empty session.
     pub fn push_line(&mut self, line: &[u8], number: u64, drafts: &mut Vec<Draft>) {
         if self.seen == Seen::End {
+            self.look_for_header(line, number);
             return;
         }
         if self.rows.len() >= ENTRIES_MAX {
@@ -208,6 +219,14 @@ impl Importer {
             }
             Ok(header) => self.header = Some(header),
             Err(error) => self.report(number, Trouble::BadHeader { why: error.to_string() }),
+        }
+    }
+
+    /// Behind a session of which nothing more is taken there may be another.
+    fn look_for_header(&mut self, line: &[u8], number: u64) {
+        let is_told = self.problems.last().is_some_and(|last| last.what == Trouble::SecondHeader);
+        if !is_told && line.len() <= LINE_BYTES_MAX && is_header(line.trim_ascii()) {
+            self.problems.push(Problem { line: number, what: Trouble::SecondHeader });
         }
     }
 
@@ -423,7 +442,7 @@ impl Importer {
             self.give_up(line);
             return;
         }
-        self.problems.push(Problem { line, what });
+        self.problems.push(Problem { line, what: what.brief() });
     }
 
     fn give_up(&mut self, line: u64) {

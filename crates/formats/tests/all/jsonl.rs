@@ -390,6 +390,15 @@ fn a_second_header_ends_the_file() {
 }
 
 #[test]
+fn behind_a_session_that_is_refused_the_next_one_is_found() {
+    let mut refused = file_of("u1 a2");
+    let header = String::from_utf8(refused[0].clone()).unwrap();
+    refused[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
+    let taken = import(&[refused.concat(), file_of("u1").concat(), file_of("u1").concat()].concat());
+    assert_eq!(codes(&taken), [(1, "import.too_new"), (4, "import.second_header")]);
+}
+
+#[test]
 fn a_file_of_nothing_but_garbage_is_given_up() {
     let taken = import("garbage\n".repeat(5_000).as_bytes());
     assert_eq!(taken.problems.len(), sapwood_formats::import::PROBLEMS_MAX);

@@ -1,10 +1,12 @@
 //! Imports in batches, the next begun while the last is written: whoever gets in between ends them, and leaves no gap.
 
 use sapwood::core::entry::UserMessage;
-use sapwood::core::port::store::NewSession;
+use sapwood::core::port::store::{Expect, NewSession};
 use sapwood::core::{Draft, EntryId, Part, TimestampMs};
-use sapwood::engine::import::BATCH_ENTRIES;
+use sapwood::engine::import::{BATCH_ENTRIES, Intake, Mode};
 use sapwood::engine::write::InjectOptions;
+use sapwood::formats::import::harvest::Harvest;
+use sapwood::formats::import::{Format, Reader, reader};
 use sapwood::store::OpenOptions;
 use sapwood::{Body, Engine, Principal, Scope, Seq, SessionId, TenantId};
 
@@ -37,7 +39,7 @@ async fn import_interrupted(url: &str) -> (Vec<String>, String) {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
     let new = NewSession::new(session.clone(), TimestampMs(1));
-    let (mut import, _) = engine.begin_import(&scope, new).await.unwrap();
+    let (mut import, _) = engine.begin_import(&scope, new, Expect::Any).await.unwrap();
     for number in 0..BATCH_ENTRIES * 2 + 10 {
         import.push(draft(number)).await.unwrap();
     }
@@ -70,8 +72,10 @@ async fn an_import_in_many_batches_is_whole_and_in_order() {
     let engine = sapwood::open_engine(&url, OpenOptions::default()).unwrap();
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
-    let (mut import, _) =
-        engine.begin_import(&scope, NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+    let (mut import, _) = engine
+        .begin_import(&scope, NewSession::new(session.clone(), TimestampMs(1)), Expect::Any)
+        .await
+        .unwrap();
     let count = BATCH_ENTRIES * 4 + 3;
     for number in 0..count {
         import.push(draft(number)).await.unwrap();
@@ -79,4 +83,80 @@ async fn an_import_in_many_batches_is_whole_and_in_order() {
     assert_eq!(import.finish().await.unwrap(), count as u64);
     let expected: Vec<String> = (0..count).map(|number| number.to_string()).collect();
     assert_eq!(read_texts(&engine, &scope, &session).await, expected);
+}
+
+/// A file of plain messages that is read line by line.
+struct Reading {
+    reader: Box<dyn Reader + Send>,
+    harvest: Harvest,
+    intake: Intake,
+}
+
+impl Reading {
+    fn begin(engine: &Engine, scope: &Scope) -> Self {
+        let intake = engine.begin_intake(scope, Format::Messages, Mode::Write);
+        Self { reader: reader(Format::Messages, "talk").unwrap(), harvest: Harvest::default(), intake }
+    }
+
+    async fn take(&mut self, numbers: std::ops::Range<usize>) {
+        for number in numbers {
+            let line = format!("{{\"role\":\"user\",\"content\":\"m{number}\"}}\n");
+            self.reader.push_line(line.as_bytes(), number as u64 + 1, &mut self.harvest);
+        }
+        self.intake.take(&mut self.harvest).await.unwrap();
+    }
+
+    async fn finish(mut self) -> sapwood::engine::Result<u64> {
+        Ok(self.intake.finish(&mut self.harvest).await?.added)
+    }
+}
+
+/// What hangs from what, and where the leaf is.
+async fn tree_of(
+    engine: &Engine,
+    scope: &Scope,
+    session: &SessionId,
+) -> (Vec<(String, Option<u32>)>, Option<u32>) {
+    let records = engine.store().read_after(scope, session, Seq::ZERO, PAGE).await.unwrap();
+    let node = |record: &sapwood::core::Record| {
+        (record.decode().unwrap().text(), record.meta.parent.map(|parent| parent.0))
+    };
+    let leaf = engine.summary(scope, session).await.unwrap().head.leaf.map(|leaf| leaf.0);
+    (records.iter().map(node).collect(), leaf)
+}
+
+#[tokio::test]
+async fn what_is_said_while_a_file_is_being_sent_is_as_if_it_was_said_before() {
+    let scope = Scope::operator(TenantId::local(), Principal::System);
+    let mut trees = Vec::new();
+    for pause_after in [0, 3, 6] {
+        let engine = sapwood::open_engine("memory:", OpenOptions::default()).unwrap();
+        let mut first = Reading::begin(&engine, &scope);
+        first.take(0..6).await;
+        first.finish().await.unwrap();
+        let session = engine.store().list(&scope, &Default::default()).await.unwrap().items[0].id.clone();
+
+        let mut grown = Reading::begin(&engine, &scope);
+        grown.take(0..pause_after).await;
+        engine.inject(&scope, &session, vec![text("in between")], InjectOptions::default()).await.unwrap();
+        grown.take(pause_after..9).await;
+        assert_eq!(grown.finish().await.unwrap(), 5, "three messages, and the leaf there and back");
+        trees.push(tree_of(&engine, &scope, &session).await);
+    }
+    assert_eq!(trees[0].1, Some(7), "whoever went on here keeps the leaf");
+    assert!(trees.iter().all(|tree| *tree == trees[0]), "{trees:#?}");
+}
+
+#[tokio::test]
+async fn of_two_imports_of_a_file_at_once_one_is_told_of_the_other() {
+    let scope = Scope::operator(TenantId::local(), Principal::System);
+    let engine = sapwood::open_engine("memory:", OpenOptions::default()).unwrap();
+    let [mut one, mut two] = [(); 2].map(|()| Reading::begin(&engine, &scope));
+    one.take(0..6).await;
+    two.take(0..6).await;
+    assert_eq!(one.finish().await.unwrap(), 6);
+    assert_eq!(two.finish().await.unwrap_err().code(), "session.conflict");
+    let mut again = Reading::begin(&engine, &scope);
+    again.take(0..7).await;
+    assert_eq!(again.finish().await.unwrap(), 1);
 }

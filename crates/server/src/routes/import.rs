@@ -11,14 +11,14 @@ use axum::extract::{Request, State as Shared};
 use sapwood::core::BlobHash;
 use sapwood::core::agent::Agent;
 use sapwood::core::entry::{Body, ContextChanged};
-use sapwood::core::port::store::NewSession;
 use sapwood::core::port::tool::FsScope;
-use sapwood::engine::import::{Intake, Mode};
+use sapwood::engine::import::{Intake, Mode, OwnIntake};
 use sapwood::formats::import::detect::detect;
 use sapwood::formats::import::harvest::Harvest;
 use sapwood::formats::import::{
     Format, LineSplitter, PROBLEMS_MAX, Problem as Fault, Reader, Trouble, reader,
 };
+use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -29,8 +29,9 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// Problems of a file that are told; the rest are like them.
+/// Problems of a session that are told, and of all sessions of a file; the rest are like them, and counted.
 const PROBLEMS_TOLD_MAX: usize = 100;
+const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
 /// How many steps, and how many bytes of lines, are taken at a time.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
@@ -38,6 +39,10 @@ const BATCH_BYTES: usize = 2 << 20;
 const NAMELESS_STEPS_MAX: usize = 100_000;
 /// After so many problems a file is given up, a few before nothing of it would be taken any more.
 const PROBLEMS_READ_MAX: usize = PROBLEMS_MAX - 8;
+/// From this length on a line may hold a whole conversation, and is read as a document is.
+const LONG_LINE_BYTES: usize = 1 << 20;
+/// Portions of a document that may wait: what is read while the last was written.
+const PORTIONS_MAX: usize = 2;
 /// Digits of a hash that make a file's name its sender's own.
 const OWN_NAME_HEX: usize = 16;
 
@@ -58,7 +63,7 @@ async fn import_file(
     Params(query): Params<wire::ImportFile>,
     request: Request,
 ) -> Result<Json<wire::Imports>> {
-    let mut upload = Upload::open(&state, request).await?;
+    let mut upload = Upload::open(&state, &caller, request).await?;
     let mode = if query.dry_run { Mode::DryRun } else { Mode::Write };
     let taking = Taking { state: &state, caller: &caller, mode };
     let imported = taking.take(&mut upload, &query).await;
@@ -68,12 +73,13 @@ async fn import_file(
     Ok(Json(wire::Imports { items: imported? }))
 }
 
-/// What a file is called. Where a session's id may come of it, it is its sender's own: the same name from the same sender is
-/// the same session, and nobody meets somebody else's. A file without a name is known by its first bytes, as many
-/// as are looked at: it goes into the store before the last of them has come.
+/// What a file is called where it says no id of its own: the same name from the same sender is the same session, and nobody
+/// meets somebody else's. A file without a name is known by its first bytes, as many as are looked at: it goes into
+/// the store before the last of them has come.
 fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
     let stem = stem_of(given);
-    if !matches!(format, Format::Messages | Format::GeminiCli) {
+    // Its records say which session they are of, unless the file has a session's id for a name.
+    if format == Format::ClaudeCode {
         return stem;
     }
     let what = given.map_or_else(|| BlobHash::of(beginning).to_string(), |name| format!("name {name}"));
@@ -95,6 +101,7 @@ struct Taking<'a> {
 
 impl Taking<'_> {
     async fn take(&self, upload: &mut Upload<'_>, query: &wire::ImportFile) -> Result<Vec<wire::Imported>> {
+        upload.look().await;
         let format = match query.from.as_deref() {
             Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
             None => detect(upload.beginning()),
@@ -104,63 +111,30 @@ impl Taking<'_> {
             Some(Format::OpenCode) | None => {
                 let detail =
                     "the file is of no format that can be taken over HTTP; `sapwood import` knows more";
-                Err(Problem::new("input.format", detail))
+                Err(upload.take_broken().unwrap_or_else(|| Problem::new("input.format", detail)))
             }
-            Some(format) if upload.is_document(format).await? => {
-                Ok(vec![self.take_document(upload, format, query.name.as_deref()).await?])
-            }
-            Some(format) => Ok(vec![self.take_lines(upload, format, query.name.as_deref()).await?]),
-        }
-    }
-
-    async fn take_document(
-        &self,
-        upload: &mut Upload<'_>,
-        format: Format,
-        name: Option<&str>,
-    ) -> Result<wire::Imported> {
-        let name = name_of(format, self.caller, name, upload.beginning());
-        let bytes = upload.read_all().await?;
-        let _place = self.state.documents.acquire().await;
-        let mut foreign = Foreign::begin(self, format, &name)?;
-        foreign.reader.push_document(&bytes, &mut foreign.harvest);
-        foreign.finish().await
-    }
-
-    /// Lines go into the store as they come.
-    async fn take_lines(
-        &self,
-        upload: &mut Upload<'_>,
-        format: Format,
-        name: Option<&str>,
-    ) -> Result<wire::Imported> {
-        let name = name_of(format, self.caller, name, upload.beginning());
-        let mut foreign = Foreign::begin(self, format, &name)?;
-        let mut lines = LineSplitter::default();
-        while let Some(bytes) = upload.next().await? {
-            lines.push(&bytes, |line, number| foreign.push_line(line, number));
-            if foreign.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
-                foreign.take().await?;
-                // What has no name yet stays where it is, and still counts.
-                if foreign.harvest.steps.is_empty() {
-                    upload.settle(lines.held_bytes());
-                }
-            }
-            if foreign.is_hopeless() {
-                upload.drop_rest().await;
+            Some(format) => {
+                let name = name_of(format, self.caller, query.name.as_deref(), upload.beginning());
+                let foreign = Foreign::begin(self, format, &name)?;
+                let imported = match upload.is_document(format).await {
+                    true => foreign.take_document(upload).await?,
+                    false => foreign.take_lines(upload).await?,
+                };
+                Ok(vec![imported])
             }
         }
-        lines.finish(|line, number| foreign.push_line(line, number));
-        foreign.finish().await
     }
 
-    fn disarm_session(&self, session: &mut NewSession) {
-        if !self.caller.is_operator() {
-            session.cwd = None;
-        }
+    fn begin_own(&self) -> OwnIntake {
+        self.state.engine.begin_own_intake(&self.caller.scope, self.mode)
     }
 
-    /// Directories of the server are its operator's to name, and nobody gets the whole file system over the network.
+    /// Directories of the server are its operator's to name.
+    fn disarm_cwd(&self, cwd: &mut Option<String>) {
+        cwd.take_if(|_| !self.caller.is_operator());
+    }
+
+    /// Nor are agents, and nobody gets the whole file system over the network.
     fn disarm(&self, body: &mut Body) {
         let Body::ContextChanged(ContextChanged { cwd, agent, .. }) = body else { return };
         let frozen = agent.as_ref().map(|agent| serde_json::from_str::<Agent>(agent.get()));
@@ -177,9 +151,12 @@ impl Taking<'_> {
 struct Foreign<'a> {
     taking: &'a Taking<'a>,
     format: Format,
-    reader: Box<dyn Reader + Send>,
+    /// Somewhere else while something large is read.
+    reader: Option<Box<dyn Reader + Send>>,
     harvest: Harvest,
     intake: Intake,
+    /// A long line, and what came behind it.
+    waiting: Vec<(Vec<u8>, u64)>,
     is_given_up: bool,
 }
 
@@ -187,14 +164,107 @@ impl<'a> Foreign<'a> {
     fn begin(taking: &'a Taking<'a>, format: Format, name: &str) -> Result<Self> {
         let Some(reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
         let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
-        Ok(Self { taking, format, reader, harvest: Harvest::default(), intake, is_given_up: false })
+        let (reader, harvest, waiting) = (Some(reader), Harvest::default(), Vec::new());
+        Ok(Self { taking, format, reader, harvest, intake, waiting, is_given_up: false })
+    }
+
+    async fn take_document(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
+        let bytes = upload.read_all().await?;
+        self.read_apart(move |reader, harvest| reader.push_document(&bytes, harvest)).await?;
+        self.finish().await
+    }
+
+    /// Lines go into the store as they come.
+    async fn take_lines(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
+        let mut lines = LineSplitter::default();
+        loop {
+            let came = upload.next().await;
+            if let Ok(Some(bytes)) = &came {
+                lines.push(bytes, |line, number| self.push_line(line, number));
+                self.read_waiting().await?;
+                self.take_some(upload, lines.held_bytes()).await?;
+                continue;
+            }
+            // What came before it broke off is in the store all the same.
+            if came.is_ok() {
+                lines.finish(|line, number| self.push_line(line, number));
+                self.read_waiting().await?;
+            }
+            let imported = self.finish().await?;
+            return came.map(|_| imported);
+        }
+    }
+
+    async fn take_some(&mut self, upload: &mut Upload<'_>, held_bytes: usize) -> Result<()> {
+        if self.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
+            self.take().await?;
+            // What has no name yet stays where it is, and still counts.
+            if self.harvest.steps.is_empty() {
+                upload.settle(held_bytes);
+            }
+        }
+        if self.is_hopeless() {
+            upload.drop_rest().await;
+        }
+        Ok(())
     }
 
     fn push_line(&mut self, line: &[u8], number: u64) {
-        if !self.is_given_up {
-            self.reader.push_line(line, number, &mut self.harvest);
-            self.is_given_up = self.harvest.problems.len() >= PROBLEMS_READ_MAX;
+        if self.is_given_up {
+            return;
         }
+        if line.len() > LONG_LINE_BYTES || !self.waiting.is_empty() {
+            self.waiting.push((line.to_vec(), number));
+            return;
+        }
+        if let Some(reader) = &mut self.reader {
+            reader.push_line(line, number, &mut self.harvest);
+            self.look_at_problems();
+        }
+    }
+
+    async fn read_waiting(&mut self) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.read_apart(move |reader, harvest| {
+            waiting.iter().for_each(|(line, number)| reader.push_line(line, *number, harvest));
+        })
+        .await
+    }
+
+    /// Reads something large on a thread of its own, a few at a time, and takes it in portions meanwhile.
+    async fn read_apart(
+        &mut self,
+        read: impl FnOnce(&mut dyn Reader, &mut Harvest) + Send + 'static,
+    ) -> Result<()> {
+        let _place = self.taking.state.documents.acquire().await;
+        let Some(mut reader) = self.reader.take() else { return Ok(()) };
+        let mut harvest = std::mem::take(&mut self.harvest);
+        let (sender, mut portions) = mpsc::channel(PORTIONS_MAX);
+        // Where nobody takes them any more, they go.
+        harvest.pour_into(move |portion| drop(sender.blocking_send(portion)));
+        let reading = tokio::task::spawn_blocking(move || {
+            read(reader.as_mut(), &mut harvest);
+            harvest.close_outlet();
+            (reader, harvest)
+        });
+        while let Some(portion) = portions.recv().await {
+            self.harvest.absorb(portion);
+            self.take().await?;
+            self.look_at_problems();
+        }
+        let (reader, mut rest) =
+            reading.await.map_err(|error| Problem::new("server.panicked", error.to_string()))?;
+        rest.problems.splice(..0, self.harvest.problems.drain(..));
+        (self.reader, self.harvest) = (Some(reader), rest);
+        self.look_at_problems();
+        Ok(())
+    }
+
+    fn look_at_problems(&mut self) {
+        self.is_given_up |= self.harvest.problems.len() >= PROBLEMS_READ_MAX;
     }
 
     /// Takes what was read so far, if its session has a name.
@@ -204,7 +274,7 @@ impl<'a> Foreign<'a> {
     }
 
     fn disarm(&mut self) {
-        self.harvest.session.iter_mut().for_each(|session| self.taking.disarm_session(session));
+        self.harvest.session.iter_mut().for_each(|session| self.taking.disarm_cwd(&mut session.cwd));
         for body in self.harvest.steps.iter_mut().filter_map(|step| step.act.body_mut()) {
             self.taking.disarm(body);
         }
@@ -218,27 +288,47 @@ impl<'a> Foreign<'a> {
     }
 
     async fn finish(mut self) -> Result<wire::Imported> {
-        self.reader.finish(&mut self.harvest);
+        if let Some(reader) = &mut self.reader {
+            reader.finish(&mut self.harvest);
+        }
         self.take().await?;
         if self.is_given_up {
             self.harvest.report(Trouble::GivenUp);
         }
         let taken = self.intake.finish(&mut self.harvest).await?;
+        let (problems, more_problems) = Telling::default().tell(&self.harvest.problems);
         Ok(wire::Imported {
             session: self.harvest.session.map(|session| session.id.to_string()),
             format: Some(self.format.as_str().to_owned()),
             added: taken.added,
             skipped: taken.skipped,
-            problems: told(&self.harvest.problems),
+            problems,
+            more_problems,
         })
     }
 }
 
-fn told(problems: &[Fault]) -> Vec<wire::ImportProblem> {
-    let tell = |problem: &Fault| wire::ImportProblem {
-        line: Some(problem.line),
-        code: problem.what.code().to_owned(),
-        message: problem.what.to_string(),
-    };
-    problems.iter().take(PROBLEMS_TOLD_MAX).map(tell).collect()
+/// How many problems may still be told in an answer.
+struct Telling {
+    left: usize,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self { left: PROBLEMS_TOLD_IN_ALL_MAX }
+    }
+}
+
+impl Telling {
+    /// Some of a session's problems, and how many more there are.
+    fn tell(&mut self, problems: &[Fault]) -> (Vec<wire::ImportProblem>, u64) {
+        let tell = |problem: &Fault| wire::ImportProblem {
+            line: Some(problem.line),
+            code: problem.what.code().to_owned(),
+            message: problem.what.to_string(),
+        };
+        let told = problems.len().min(self.left).min(PROBLEMS_TOLD_MAX);
+        self.left -= told;
+        (problems[..told].iter().map(tell).collect(), (problems.len() - told) as u64)
+    }
 }

@@ -272,7 +272,10 @@ pub struct Imported {
     pub added: u64,
     /// Records that were there already.
     pub skipped: u64,
+    /// At most a hundred of a session, and a thousand of a file.
     pub problems: Vec<ImportProblem>,
+    /// How many there are beside those that are told.
+    pub more_problems: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -119,6 +119,30 @@ async fn exports_behind_each_other_are_a_session_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sessions_behind_one_that_is_refused_are_taken() {
+    let house = House::open().await;
+    let mut file = String::new();
+    for number in 0..5 {
+        let mut header =
+            json!({ "type": "session_header", "version": 1, "id": format!("s{number}"), "timestamp": 1 });
+        match number {
+            1 => header["base"] = json!("s0"),
+            2 => header["version"] = json!(99),
+            3 => header["id"] = json!("../etc"),
+            _ => {}
+        }
+        let entry = json!({ "type": "user_message", "id": "0190a000-0000-7000-8000-000000000001", "seq": 1,
+            "timestamp": 1, "parts": [{ "type": "text", "text": "hello" }] });
+        file.push_str(&format!("{header}\n{entry}\n"));
+    }
+    let items = import(&house, "ana", "", &file).await.json()["items"].as_array().unwrap().clone();
+    let code = |item: &Value| item["problems"][0]["code"].as_str().unwrap_or("taken").to_owned();
+    let codes: Vec<String> = items.iter().map(code).collect();
+    assert_eq!(codes, ["taken", "import.store_fork", "import.too_new", "import.bad_header", "taken"]);
+    assert_eq!(items[4]["added"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_broke_off_goes_on_where_it_was() {
     let house = House::open().await;
     let lines: Vec<String> = (0..300).map(|number| line(number, 60_000)).collect();
@@ -141,18 +165,25 @@ async fn a_file_that_broke_off_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_must_be_held_whole_has_only_so_much_room() {
-    const FILE_BYTES: usize = 100_000;
+async fn what_must_be_held_whole_has_only_so_much_room_and_nobody_gets_all_of_it() {
+    // More than a socket holds: whoever writes first must still hear the answer.
+    const FILE_BYTES: usize = 8 << 20;
     let settings = Settings { upload_bytes_max: FILE_BYTES, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
+    let document = format!("[{}]", line(1, FILE_BYTES - 1_000).trim_end());
     let mut held = Vec::new();
-    for _ in 0..4 {
-        let mut stream = begin(&house, "bob", "", FILE_BYTES).await;
-        stream.write_all(format!("[\"{}", "x".repeat(95_000)).as_bytes()).await.unwrap();
+    for who in ["bob", "bob", "cole", "cole"] {
+        let mut stream = begin(&house, who, "", FILE_BYTES).await;
+        stream.write_all(format!("[\"{}", "x".repeat(FILE_BYTES - 1_000)).as_bytes()).await.unwrap();
         held.push(stream);
+        if held.len() == 2 {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let refused = import(&house, "bob", "", &document).await;
+            assert_eq!((refused.status, refused.code().as_str()), (503, "server.busy"), "bob has half");
+            assert_eq!(import(&house, "ana", "", &document).await.status, 200, "and half is left");
+        }
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let document = format!("[{}]", line(1, 50_000).trim_end());
     let refused = import(&house, "ana", "", &document).await;
     assert_eq!((refused.status, refused.code().as_str()), (503, "server.busy"), "{}", refused.json());
     assert!(refused.header("retry-after").is_some());
@@ -161,6 +192,80 @@ async fn what_must_be_held_whole_has_only_so_much_room() {
     while import(&house, "ana", "", &document).await.status != 200 {
         assert!(began.elapsed() < PATIENCE, "the room was not given back");
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_a_file_broke_off_is_in_the_store() {
+    let house = House::open().await;
+    let lines: Vec<String> = (0..50).map(|number| line(number, 100)).collect();
+    let mut stream = begin(&house, "bob", "?name=f", 1_000_000).await;
+    stream.write_all(lines.concat().as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    drop(stream);
+    let began = Instant::now();
+    loop {
+        let listed = house.get("bob", "/v1/sessions").await.json();
+        if listed["items"][0]["messages"] == 50 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{listed}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_without_an_id_is_its_senders_own_session() {
+    let house = House::open().await;
+    let record = |id: &str, text: &str| {
+        let message = json!({ "role": "user", "content": [{ "type": "text", "text": text }] });
+        json!({ "type": "message", "id": id, "parentId": null, "timestamp": "2026-01-02T03:04:05.000Z", "message": message })
+            .to_string()
+            + "\n"
+    };
+    let files = [record("aaaa0001", "one"), record("bbbb0001", "two")];
+    let mut sessions = Vec::new();
+    for (who, file) in [("ana", &files[0]), ("ana", &files[1]), ("bob", &files[0])] {
+        for query in ["?from=pi", "?from=pi&name=upload.jsonl"] {
+            let answer = import(&house, who, query, file).await;
+            assert_eq!(answer.status, 200, "{who} {query}: {}", answer.json());
+            let item = answer.json()["items"][0].clone();
+            sessions.push((who, query, item["session"].as_str().unwrap().to_owned()));
+        }
+    }
+    for (who, query, session) in &sessions {
+        let same = sessions.iter().filter(|(_, _, other)| other == session);
+        // By its name a file is known again, whatever it holds.
+        let expected = if query.contains("name") && *who == "ana" { 2 } else { 1 };
+        assert_eq!(same.count(), expected, "{sessions:?}");
+    }
+    assert_eq!(house.get("ana", "/v1/sessions/upload").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_tells_only_so_many_problems_and_no_more_of_a_line_than_helps() {
+    let house = House::open().await;
+    let mut file = String::new();
+    for number in 0..40 {
+        let header =
+            json!({ "type": "session_header", "version": 1, "id": format!("s{number}"), "timestamp": 1 });
+        file.push_str(&format!("{header}\n{}", "{\n".repeat(200)));
+    }
+    let items = import(&house, "ana", "", &file).await.json()["items"].as_array().unwrap().clone();
+    let told = |item: &Value| item["problems"].as_array().unwrap().len() as u64;
+    assert_eq!((items.len(), items.iter().map(told).sum::<u64>()), (40, 1_000));
+    assert!(
+        items
+            .iter()
+            .all(|item| told(item) <= 100 && told(item) + item["more_problems"].as_u64().unwrap() == 200)
+    );
+
+    let long = format!("{}{{\"role\":\"{}\",\"content\":[]}}\n", line(1, 5), "r".repeat(900_000));
+    let wrong = format!("{}\"{}\"\n", line(1, 5), "w".repeat(900_000));
+    for file in [long, wrong] {
+        let answer = import(&house, "ana", "?from=messages", &file).await;
+        assert_eq!(answer.json()["items"][0]["problems"].as_array().unwrap().len(), 1);
+        assert!(answer.body.len() < 1_000, "{} bytes", answer.body.len());
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, BufWriter};
 use std::path::Path;
 
 use sapwood::core::Draft;
+use sapwood::core::port::store::Expect;
 use sapwood::formats::export::jsonl::Exporter;
 use sapwood::formats::import::sapwood::Importer;
 use sapwood::store::Durability;
@@ -92,7 +93,7 @@ async fn import(stage: &Stage, from: &Path) -> anyhow::Result<Growth> {
         importer.push_line(&line, number, &mut drafts);
         line.clear();
         if let (None, Some(header)) = (&target, importer.header()) {
-            target = Some(engine.begin_import(&stage.scope, header.new_session()).await?.0);
+            target = Some(engine.begin_import(&stage.scope, header.new_session(), Expect::Any).await?.0);
         }
         let Some(target) = &mut target else { anyhow::bail!("the export has no header") };
         for draft in drafts.drain(..) {

@@ -3,12 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use sapwood::core::port::store::NewSession;
 use sapwood::engine::import::{Intake, Kin, Mode, Taken};
 use sapwood::formats::import::codex::{Base, Importer as Codex};
-use sapwood::formats::import::harvest::{Harvest, Step};
+use sapwood::formats::import::harvest::{Harvest, Portion};
 use sapwood::formats::import::{
-    DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
+    DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Reader, Trouble as Fault, reader,
 };
 use sapwood::store::opencode::{Cursor, Database, Fault as Unreadable};
 use sapwood::{Engine, Scope};
@@ -27,15 +26,6 @@ const BATCHES_MAX: usize = 8;
 const NAMELESS_STEPS_MAX: usize = 100_000;
 /// Longest chain of rollouts that go on from each other.
 const BASES_MAX: usize = 64;
-
-/// What the reading thread hands over.
-#[derive(Default)]
-struct Batch {
-    session: Option<NewSession>,
-    steps: Vec<Step>,
-    blobs: Vec<Vec<u8>>,
-    problems: Vec<Problem>,
-}
 
 /// Where sessions go, and as whom.
 #[derive(Clone, Copy)]
@@ -82,16 +72,13 @@ async fn take_batches(
     target: Target<'_>,
     format: Format,
     name: &str,
-    mut batches: mpsc::Receiver<Batch>,
+    mut batches: mpsc::Receiver<Portion>,
 ) -> Result<Report> {
     let mut intake = target.begin(format);
     let mut harvest = Harvest::default();
     let mut broken = None;
     while let Some(batch) = batches.recv().await {
-        harvest.session = harvest.session.or(batch.session);
-        harvest.steps.extend(batch.steps);
-        harvest.blobs.extend(batch.blobs);
-        harvest.problems.extend(batch.problems);
+        harvest.absorb(batch);
         if let Err(error) = intake.take(&mut harvest).await {
             broken = Some(error.into());
             break;
@@ -159,8 +146,7 @@ fn report_of(
 struct Sending<'a> {
     harvest: Harvest,
     bytes: usize,
-    to: &'a mpsc::Sender<Batch>,
-    named: bool,
+    to: &'a mpsc::Sender<Portion>,
 }
 
 /// Nobody takes any more: the reader ends.
@@ -177,22 +163,14 @@ impl Sending<'_> {
 
     fn send(&mut self) -> std::result::Result<(), Gone> {
         self.bytes = 0;
-        let session = self.harvest.session.clone().filter(|_| !self.named);
-        self.named |= session.is_some();
-        let batch = Batch {
-            session,
-            steps: std::mem::take(&mut self.harvest.steps),
-            blobs: std::mem::take(&mut self.harvest.blobs),
-            problems: std::mem::take(&mut self.harvest.problems),
-        };
-        self.to.blocking_send(batch).map_err(|_| Gone)
+        self.to.blocking_send(self.harvest.take_portion()).map_err(|_| Gone)
     }
 }
 
 /// What was read before a source failed is as good as if it ended there.
-fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Batch>) -> Result<()> {
+fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Portion>) -> Result<()> {
     let harvest = Harvest::of_file(source.dated);
-    let mut sending = Sending { harvest, bytes: 0, to, named: false };
+    let mut sending = Sending { harvest, bytes: 0, to };
     if format == Format::Codex {
         let mut codex = Codex::new(&source_name(&source.path, format));
         let read = read_codex(&mut source, &mut codex, &mut sending);
@@ -230,6 +208,11 @@ fn read_foreign(
     reader: &mut dyn Reader,
     sending: &mut Sending<'_>,
 ) -> Result<Read> {
+    if format.is_document(b"") {
+        // A document holds a whole conversation, and so may a line of it.
+        let to = sending.to.clone();
+        sending.harvest.pour_into(move |portion| drop(to.blocking_send(portion)));
+    }
     if !source.is_document(format)? {
         return read_lines(source, sending, &mut |line, number, harvest| {
             reader.push_line(line, number, harvest);

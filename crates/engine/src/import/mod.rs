@@ -3,8 +3,10 @@
 //! A file speaks for whoever brings it. Only an owner extends a session that is there; whom the file's session was shared
 //! with gets nothing here; and who is no operator writes in nobody else's name (ADR 0030).
 //!
-//! [`Import`] writes drafts. [`Intake`] is for foreign formats: it takes what their readers harvest, compares it with what
-//! the store has of the session, and writes what is new.
+//! [`Import`] writes drafts. [`OwnIntake`] takes Sapwood's own files, [`Intake`] foreign ones: what a reader gives is compared
+//! with what the store has of the session, and what is new is written, behind what was compared or not at all.
+
+mod own;
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -15,7 +17,7 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use sapwood_core::content::Part;
-use sapwood_core::entry::Draft;
+use sapwood_core::entry::{Draft, Entry};
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, Created, Expect, ListFilter, ListOrder, NewSession,
 };
@@ -25,6 +27,8 @@ use sapwood_core::{BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
+
+pub use own::{OwnIntake, OwnTaken};
 
 use crate::read::check_role;
 use crate::write::note;
@@ -60,8 +64,14 @@ pub struct Import {
 type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
-    /// Begins an import. A session that is there already is extended, if it is the caller's own.
-    pub async fn begin_import(&self, scope: &Scope, new: NewSession) -> Result<(Import, Created)> {
+    /// Begins an import. A session that is there already is extended, if it is the caller's own and ends where it is
+    /// expected to.
+    pub async fn begin_import(
+        &self,
+        scope: &Scope,
+        new: NewSession,
+        expect: Expect,
+    ) -> Result<(Import, Created)> {
         let session = new.id.clone();
         let (created, head) = match self.store.summary(scope, &session).await {
             Ok(summary) => {
@@ -71,6 +81,11 @@ impl Engine {
             Err(StoreError::NoSession { .. }) => (Created::New, Seq::ZERO),
             Err(error) => return Err(error.into()),
         };
+        if let Expect::Head(expected) = expect
+            && expected != head
+        {
+            return Err(StoreError::Conflict { expected, actual: head }.into());
+        }
         let import = Import {
             engine: self.clone(),
             scope: scope.clone(),
@@ -226,6 +241,8 @@ pub struct Intake {
     grower: Grower,
     target: Target,
     drafts: Vec<Draft>,
+    /// Where the log ended when it was looked at last.
+    learnt: Seq,
     kin: Option<Kin>,
 }
 
@@ -237,18 +254,23 @@ pub struct Kin(Arc<Mutex<Option<Begun>>>);
 type Begun = HashMap<TimestampMs, Vec<SessionId>>;
 
 impl Kin {
-    /// The sessions that began when a new one did, which is one of them from now on.
+    /// The sessions that began when a new one did.
     async fn meet(&self, engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Vec<SessionId>> {
         let is_listed = self.begun().is_some();
         if !is_listed {
             let listed = list_begun(engine, scope, new).await?;
             self.begun().get_or_insert(listed);
         }
-        let mut begun = self.begun();
-        let alike = begun.get_or_insert_default().entry(new.at).or_default();
-        let others = alike.iter().filter(|other| **other != new.id).cloned().collect();
-        alike.push(new.id.clone());
-        Ok(others)
+        let begun = self.begun();
+        let alike = begun.as_ref().and_then(|begun| begun.get(&new.at));
+        Ok(alike.into_iter().flatten().filter(|other| **other != new.id).cloned().collect())
+    }
+
+    /// A new one that is in the store from now on.
+    fn join(&self, new: &NewSession) {
+        if let Some(begun) = self.begun().as_mut() {
+            begun.entry(new.at).or_default().push(new.id.clone());
+        }
     }
 
     fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
@@ -326,6 +348,7 @@ impl Engine {
             grower: Grower::new(format.agent()),
             target: Target::Unknown,
             drafts: Vec::new(),
+            learnt: Seq::ZERO,
             kin: None,
         }
     }
@@ -347,6 +370,8 @@ impl Intake {
                 session.at = self.engine.clock.now();
             }
             self.target = self.open(session, harvest).await?;
+        } else {
+            self.keep_up().await?;
         }
         for step in harvest.steps.drain(..) {
             self.grower.take(step, &mut self.drafts, &mut harvest.problems);
@@ -376,9 +401,8 @@ impl Intake {
                 harvest.problems.push(Problem { line: harvest.line, what: Trouble::Differs });
                 return Ok(Target::Refused);
             }
-            Ok(summary) => {
+            Ok(_) => {
                 self.learn(&new.id).await?;
-                self.grower.know_leaf(summary.head.leaf.map(|leaf| leaf.0));
                 true
             }
         };
@@ -412,20 +436,30 @@ impl Intake {
     async fn learn_counted(&mut self, other: &SessionId) -> Result<()> {
         let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
         let grower = &mut self.grower;
-        self.engine
-            .each_of_kinds(&self.scope, other, &kinds, |entry| {
-                grower.know_elsewhere(entry.meta.id, &entry.body);
-            })
-            .await
+        let know = |entry: Entry| grower.know_elsewhere(entry.meta.id, &entry.body);
+        match self.engine.each_of_kinds(&self.scope, other, &kinds, know).await {
+            // It came to nothing, or is gone since it was listed.
+            Err(error) if error.code() == "session.not_found" => Ok(()),
+            learnt => learnt,
+        }
     }
 
-    /// What the store has of the session.
+    /// Whoever sends a file may take their time. As long as nothing of it was new, others may have written meanwhile.
+    async fn keep_up(&mut self) -> Result<()> {
+        if let Target::Ready { new, is_known: true } = &self.target {
+            let session = new.id.clone();
+            self.learn(&session).await?;
+        }
+        Ok(())
+    }
+
+    /// What the store has of the session since it was looked at last.
     async fn learn(&mut self, session: &SessionId) -> Result<()> {
-        let mut after = Seq::ZERO;
         loop {
-            let records = self.engine.store.read_after(&self.scope, session, after, PAGE_RECORDS).await?;
-            let Some(last) = records.last() else { return Ok(()) };
-            after = last.meta.seq;
+            let records =
+                self.engine.store.read_after(&self.scope, session, self.learnt, PAGE_RECORDS).await?;
+            let Some(last) = records.last() else { break };
+            self.learnt = last.meta.seq;
             for record in &records {
                 let meta = &record.meta;
                 self.grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
@@ -437,6 +471,12 @@ impl Intake {
                 }
             }
         }
+        let head = self.engine.store.summary(&self.scope, session).await?.head;
+        if head.seq == self.learnt {
+            self.grower.know_leaf(head.leaf.map(|leaf| leaf.0));
+        }
+        // Otherwise somebody is writing at this moment, and what is new is refused.
+        Ok(())
     }
 
     /// What would be refused is refused in a dry run, too.
@@ -451,10 +491,14 @@ impl Intake {
     }
 
     async fn write(&mut self, blobs: Vec<Vec<u8>>) -> Result<()> {
-        if let Target::Ready { new, .. } = &self.target
+        if let Target::Ready { new, is_known } = &self.target
             && !self.drafts.is_empty()
         {
-            let (import, _) = self.engine.begin_import(&self.scope, (**new).clone()).await?;
+            if let Some(kin) = self.kin.as_ref().filter(|_| !is_known) {
+                kin.join(new);
+            }
+            let expect = Expect::Head(self.learnt);
+            let (import, _) = self.engine.begin_import(&self.scope, (**new).clone(), expect).await?;
             self.target = Target::Import(Box::new(import));
         }
         self.prove().await?;

@@ -1,0 +1,206 @@
+//! Sapwood's own file into the store. The n-th entry of a file has seq n: what the store has is compared with it, entry by
+//! entry, and what follows is new. A log that differs is left as it is.
+
+use std::collections::{HashMap, VecDeque};
+
+use sapwood_core::entry::Draft;
+use sapwood_core::port::store::Expect;
+use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq};
+use sapwood_formats::header::Header;
+use sapwood_formats::import::sapwood::Importer;
+
+use super::{Import, Mode, PAGE_RECORDS};
+use crate::{Engine, Result};
+
+/// A session of our own that is being taken in as it is.
+pub struct OwnIntake {
+    engine: Engine,
+    scope: Scope,
+    mode: Mode,
+    target: Target,
+    /// Blobs whose entry has not come, and what they weigh.
+    blobs: HashMap<BlobHash, Vec<u8>>,
+    blob_bytes: usize,
+    added: u64,
+    skipped: u64,
+}
+
+enum Target {
+    /// Its header has not come.
+    Unknown,
+    /// What is there already is compared first.
+    Known(Known),
+    Import(Box<Import>),
+    Counted,
+    /// Nothing more is written: the store has something else under this name from an entry on, or it did not go on.
+    Refused {
+        differs_at: Option<Seq>,
+    },
+}
+
+/// A session that the store has, as far as it was compared.
+struct Known {
+    header: Box<Header>,
+    /// Whether there was one.
+    is_there: bool,
+    compared: Seq,
+    after: Seq,
+    page: VecDeque<EntryId>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnTaken {
+    pub added: u64,
+    /// Entries that the store had already.
+    pub skipped: u64,
+    /// Whether the session is in the store now, as far as its file is good.
+    pub is_in: bool,
+    /// The entry from which on the store has another log under this name. Nothing was added then.
+    pub differs_at: Option<Seq>,
+}
+
+impl Engine {
+    pub fn begin_own_intake(&self, scope: &Scope, mode: Mode) -> OwnIntake {
+        OwnIntake {
+            engine: self.clone(),
+            scope: scope.clone(),
+            mode,
+            target: Target::Unknown,
+            blobs: HashMap::new(),
+            blob_bytes: 0,
+            added: 0,
+            skipped: 0,
+        }
+    }
+}
+
+impl OwnIntake {
+    /// Takes what was read so far. Once that fails, nothing more is taken.
+    pub async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
+        for bytes in importer.take_blobs() {
+            self.hold(bytes);
+        }
+        if let (Target::Unknown, Some(header)) = (&self.target, importer.header()) {
+            self.open(header).await?;
+        }
+        for draft in drafts.drain(..) {
+            if let Err(error) = self.take_one(draft).await {
+                self.target = Target::Refused { differs_at: None };
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is held of blobs whose entry has not come.
+    pub fn held_bytes(&self) -> usize {
+        self.blob_bytes
+    }
+
+    pub async fn finish(mut self) -> Result<OwnTaken> {
+        // A session without entries is one, too.
+        if matches!(&self.target, Target::Known(known) if !known.is_there) {
+            self.begin().await?;
+        }
+        let taken = OwnTaken { added: self.added, skipped: self.skipped, is_in: true, differs_at: None };
+        Ok(match self.target {
+            Target::Import(import) => {
+                import.finish().await?;
+                taken
+            }
+            Target::Known(_) | Target::Counted => taken,
+            Target::Refused { differs_at } => OwnTaken { differs_at, ..OwnTaken::default() },
+            Target::Unknown => OwnTaken::default(),
+        })
+    }
+
+    fn hold(&mut self, bytes: Vec<u8>) {
+        self.blob_bytes += bytes.len();
+        let twice = self.blobs.insert(BlobHash::of(&bytes), bytes);
+        self.blob_bytes -= twice.map_or(0, |bytes| bytes.len());
+    }
+
+    async fn open(&mut self, header: &Header) -> Result<()> {
+        let is_there = self.engine.exists(&self.scope, &header.id).await?;
+        let (header, page) = (Box::new(header.clone()), VecDeque::new());
+        let known = Known { header, is_there, compared: Seq::ZERO, after: Seq::ZERO, page };
+        self.target = Target::Known(known);
+        Ok(())
+    }
+
+    async fn take_one(&mut self, draft: Draft) -> Result<()> {
+        if let Target::Known(known) = &mut self.target {
+            match known.next_id(&self.engine, &self.scope).await? {
+                None => self.begin().await?,
+                found if found == draft.id => {
+                    self.skipped += 1;
+                    self.blobs_of(&draft);
+                    return Ok(());
+                }
+                Some(_) => self.target = Target::Refused { differs_at: Some(known.compared) },
+            }
+        }
+        let blobs = self.blobs_of(&draft);
+        match &mut self.target {
+            Target::Import(import) => {
+                // Before the entry that names them.
+                for bytes in blobs {
+                    self.engine.store.put_blob(&self.scope, bytes).await?;
+                }
+                self.added += 1;
+                import.push(draft).await
+            }
+            Target::Counted => {
+                self.added += 1;
+                Ok(())
+            }
+            Target::Unknown | Target::Known(_) | Target::Refused { .. } => Ok(()),
+        }
+    }
+
+    /// Everything that is there was compared: what follows is new, and goes behind what was compared or nowhere.
+    async fn begin(&mut self) -> Result<()> {
+        let Target::Known(known) = &self.target else { return Ok(()) };
+        self.target = match self.mode {
+            Mode::Write => {
+                let (new, expect) = (known.header.new_session(), Expect::Head(known.compared));
+                Target::Import(Box::new(self.engine.begin_import(&self.scope, new, expect).await?.0))
+            }
+            Mode::DryRun => {
+                if known.is_there {
+                    self.engine.check_right(&self.scope, &known.header.id, Right::Own).await?;
+                }
+                Target::Counted
+            }
+        };
+        Ok(())
+    }
+
+    /// The blobs that came for this entry.
+    fn blobs_of(&mut self, draft: &Draft) -> Vec<Vec<u8>> {
+        if self.blobs.is_empty() {
+            return Vec::new();
+        }
+        let named = draft.body.blobs();
+        let blobs: Vec<Vec<u8>> = named.iter().filter_map(|blob| self.blobs.remove(blob)).collect();
+        self.blob_bytes -= blobs.iter().map(Vec::len).sum::<usize>();
+        blobs
+    }
+}
+
+impl Known {
+    /// The next entry that the store has of the session; none at its end.
+    async fn next_id(&mut self, engine: &Engine, scope: &Scope) -> Result<Option<EntryId>> {
+        if self.page.is_empty() && self.is_there {
+            let page = engine.store.read_after(scope, &self.header.id, self.after, PAGE_RECORDS).await?;
+            self.after = page.last().map_or(self.after, |last| last.meta.seq);
+            self.page.extend(page.iter().map(|record| record.meta.id));
+        }
+        let next = self.page.pop_front();
+        if next.is_some() {
+            self.compared = self.compared.next();
+        }
+        Ok(next)
+    }
+}
