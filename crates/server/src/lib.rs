@@ -10,6 +10,7 @@ pub mod door;
 mod download;
 mod extract;
 mod guard;
+mod json;
 mod listen;
 mod meters;
 pub mod oidc;

@@ -1,6 +1,5 @@
 //! Who can answer.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::core::agent::Agent;
 use utoipa_axum::router::OpenApiRouter;
@@ -8,6 +7,7 @@ use utoipa_axum::routes;
 
 use crate::door::Caller;
 use crate::extract::At;
+use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
 use crate::wire;

@@ -1,7 +1,6 @@
 //! What a session was given and what it produced: upload, list, download. An upload goes into the store as it comes, and is
 //! called what its bytes look like.
 
-use axum::Json;
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -16,6 +15,7 @@ use super::projections::Items;
 use crate::door::Caller;
 use crate::download::{Wanted, serve_blob};
 use crate::extract::{At, Incoming, Params, header_text};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sniff::{SNIFFED_BYTES, served_type};
 use crate::state::State;

@@ -1,6 +1,5 @@
 //! The log: reading it in pages, and appending messages without a model.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use sapwood::core::Record;
@@ -17,6 +16,7 @@ use utoipa_axum::routes;
 use super::{appended, rows};
 use crate::door::Caller;
 use crate::extract::{At, Params, RawJson, header_text};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

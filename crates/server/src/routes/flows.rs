@@ -1,6 +1,5 @@
 //! Flows: start a run, look at it, carry it on, end it. What happens in a run are the events of its session.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::SessionId;
@@ -14,6 +13,7 @@ use utoipa_axum::routes;
 use super::rows;
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

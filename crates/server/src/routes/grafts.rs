@@ -1,6 +1,5 @@
 //! Another session's deliverables, brought in by reference; and what could be.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::Right;
@@ -15,6 +14,7 @@ use super::projections::Items;
 use super::session_id;
 use crate::door::Caller;
 use crate::extract::{At, Body};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

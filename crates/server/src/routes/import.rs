@@ -6,7 +6,6 @@
 mod own;
 mod upload;
 
-use axum::Json;
 use axum::extract::{Request, State as Shared};
 use sapwood::core::BlobHash;
 use sapwood::core::agent::Agent;
@@ -25,6 +24,7 @@ use utoipa_axum::routes;
 use self::upload::Upload;
 use crate::door::Caller;
 use crate::extract::Params;
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

@@ -1,6 +1,5 @@
 //! Who the caller is, and a browser's way to stay them.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,6 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::{Caller, credential};
+use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
 use crate::{cookie, wire};

@@ -1,6 +1,5 @@
 //! Who may do what with a session.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::core::Role;
 use sapwood::core::project::summary::Summary;
@@ -10,6 +9,7 @@ use utoipa_axum::routes;
 
 use crate::door::Caller;
 use crate::extract::{At, Body};
+use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
 use crate::wire;

@@ -1,6 +1,5 @@
 //! What sessions taught: list, ask, add, change, forget, and learn from a session by hand.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::port::memory::Standing;
@@ -14,6 +13,7 @@ use super::sessions::Page;
 use super::{rows, session_id};
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

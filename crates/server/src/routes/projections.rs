@@ -1,6 +1,5 @@
 //! What a session is when it is folded one way or another. Each is a pure function of the log.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::core::project::context::Message;
 use sapwood::core::project::ledger::LedgerLine;
@@ -15,6 +14,7 @@ use utoipa_axum::routes;
 
 use crate::door::Caller;
 use crate::extract::{At, Params};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

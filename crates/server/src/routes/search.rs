@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use axum::Json;
 use axum::extract::State as Shared;
 use futures_util::future::join_all;
 use sapwood::SessionId;
@@ -15,6 +14,7 @@ use super::sessions::Page;
 use super::{rows, session_id};
 use crate::door::Caller;
 use crate::extract::Params;
+use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
 use crate::wire;

@@ -1,6 +1,5 @@
 //! Sessions as wholes: make, list, look, rename, close, archive, erase.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::Right;
@@ -23,6 +22,7 @@ use super::members::member;
 use super::{found, rows};
 use crate::door::Caller;
 use crate::extract::{At, Body, Maybe, Params};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

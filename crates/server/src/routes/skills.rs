@@ -1,6 +1,5 @@
 //! Skills: which there are, and which are active in a session.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::SessionId;
 use sapwood::core::Right;
@@ -9,6 +8,7 @@ use utoipa_axum::routes;
 
 use crate::door::Caller;
 use crate::extract::{At, Body};
+use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
 use crate::wire;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::compact::{CompactOptions, Method};
@@ -15,6 +14,7 @@ use utoipa_axum::routes;
 use super::appended;
 use crate::door::Caller;
 use crate::extract::{At, Body, Maybe};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;

@@ -1,7 +1,6 @@
 //! Triggers: which there are, and firing one. A caller with a key fires what they may write to; one without signs with the
 //! trigger's own secret, and an unknown trigger answers exactly as a wrong signature.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
@@ -16,6 +15,7 @@ use utoipa_axum::routes;
 
 use crate::door::{Caller, refused};
 use crate::extract::{At, header_text, read_body};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::{ServedTrigger, State};
 use crate::wire;

@@ -1,6 +1,5 @@
 //! Turns: begin one, look at it, cancel it, steer it, answer what it asks, carry it on.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -17,6 +16,7 @@ use utoipa_axum::routes;
 use super::projections::Items;
 use crate::door::Caller;
 use crate::extract::{At, Body};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::{Extent, Flow, stream};
 use crate::state::{Inner, State};

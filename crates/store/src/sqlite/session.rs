@@ -22,6 +22,8 @@ use crate::rules::{ListSpan, no_entry, page_limit, print_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
+/// As long as most summaries: every append writes one.
+const SUMMARY_BYTES: usize = 1_024;
 /// Sessions that one page of a narrowed list looks through. The next page goes on from there.
 const LOOKED_ROWS_MAX: usize = 20_000;
 
@@ -103,7 +105,9 @@ pub(super) enum Order {
 }
 
 fn to_json(summary: &Summary) -> String {
-    serde_json::to_string(summary).expect("a summary holds strings and numbers only")
+    let mut json = Vec::with_capacity(SUMMARY_BYTES);
+    serde_json::to_writer(&mut json, summary).expect("a summary holds strings and numbers only");
+    String::from_utf8(json).expect("JSON is text")
 }
 
 pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State as Shared;
 use sapwood::core::entry::{Body as EntryBody, CustomInfo};
 use sapwood::core::{Json as CoreJson, Kind};
@@ -19,6 +18,7 @@ use super::place::erase_made;
 use super::{check_metadata, mint_id, plain_agent};
 use crate::door::Caller;
 use crate::extract::{At, Body, Maybe};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire::openai as wire;

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use super::error_of;
 use super::place::Passing;
 use crate::door::Caller;
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::{Flow, Next};
 use crate::state::State;
@@ -154,7 +155,7 @@ pub async fn answer_whole(
     if tokio::time::timeout(patience, &mut ended).await.is_ok() {
         let response = look(state, caller, &id).await?;
         drop(passing);
-        return Ok(axum::Json(response).into_response());
+        return Ok(Json(response).into_response());
     }
     let (state, caller, pause) = (state.clone(), caller.clone(), state.settings.heartbeat);
     let waiting = Waiting { state, caller, id, ended, pause, passing };

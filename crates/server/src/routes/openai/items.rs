@@ -1,7 +1,6 @@
 //! The items of a conversation: what is on the path to the session's leaf. Deleting one is a branch without it: the leaf moves
 //! to before it, and what came behind it is said again there, under new ids. The log keeps what was.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use base64::Engine as _;
@@ -22,6 +21,7 @@ use utoipa_axum::routes;
 use super::conversations::show;
 use crate::door::Caller;
 use crate::extract::{At, Body, Params, header_text};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire::openai as wire;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::response::{IntoResponse, Response};
 use sapwood::Seq;
@@ -26,6 +25,7 @@ use super::items::{embed_page, page_of, store_blobs};
 use super::place::{AGENT, Passing, Place, find_response};
 use crate::door::Caller;
 use crate::extract::{At, Body, Params};
+use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::Flow;
 use crate::state::{Inner, State};
