@@ -339,11 +339,11 @@ impl Upkeep for JsonlStore {
         self.with(scope, |tenant| tenant.check(repair))
     }
 
-    /// Every append is in its file when it is acknowledged: nothing is under way.
     async fn check_writable(&self) -> Result<()> {
         self.place.check()
     }
 
+    /// Every append is in its file when it is acknowledged: nothing is under way.
     async fn flush(&self) -> Result<()> {
         Ok(())
     }
