@@ -113,10 +113,11 @@ impl App {
         Ok(session)
     }
 
-    /// A store that cannot be written can still be read.
+    /// A store that cannot be written can still be read: whoever is here holds its files. A server refuses, as its audit is a
+    /// promise to others.
     pub async fn note_read(&self, session: &SessionId) -> Result<()> {
         match self.engine.note_read(&self.scope, session).await {
-            Err(error) if error.code() == "store.read_only" => Ok(()),
+            Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
             noted => Ok(noted?),
         }
     }

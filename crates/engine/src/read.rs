@@ -28,9 +28,8 @@ const PAGES_LOOKED_MAX: usize = 1_000;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
 pub const READ_NOTED_MS: i64 = 600_000;
-/// Lines of a session's audit that are looked through for that, and how many at a time.
-const LINES_LOOKED_MAX: usize = 10_000;
-const PAGE_LINES: usize = 1_000;
+/// Lines of a session's audit that are looked through for that, the newest first. Behind more it is noted anew.
+const LINES_LOOKED_MAX: usize = 1_000;
 
 /// Where a session stands among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -163,19 +162,9 @@ impl Engine {
         // Who may read a session may not always read its audit.
         let eyes = Scope::operator(scope.tenant.clone(), Principal::System);
         let since = TimestampMs(self.clock.now().0 - READ_NOTED_MS);
-        let (mut after, mut looked) = (0, 0);
-        while looked < LINES_LOOKED_MAX {
-            let lines = self.audit(&eyes, Some(session), after, PAGE_LINES).await?;
-            let is_note = |line: &AuditLine| {
-                line.action == AuditAction::Read && line.by == scope.principal && line.at > since
-            };
-            if lines.iter().any(is_note) {
-                return Ok(true);
-            }
-            let Some(last) = lines.last().filter(|_| lines.len() == PAGE_LINES) else { break };
-            (after, looked) = (last.number, looked + lines.len());
-        }
-        Ok(false)
+        let lines = self.store.read_audit_since(&eyes, session, since, LINES_LOOKED_MAX).await?;
+        let is_note = |line: &AuditLine| line.action == AuditAction::Read && line.by == scope.principal;
+        Ok(lines.iter().any(is_note))
     }
 
     pub async fn tree(&self, scope: &Scope, session: &SessionId) -> Result<Outline> {

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod all {
+    mod audit;
     mod compact;
     mod faulty;
     mod graft;

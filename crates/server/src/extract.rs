@@ -8,9 +8,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
+use sapwood::SessionId;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::door::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
@@ -209,6 +211,38 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(path)| Self(path)).map_err(|error| short(&error.body_text()))
+    }
+}
+
+/// The path's parameters, of a route that reads a session: if it is somebody else's, the audit has a line before anything is
+/// read. Whether the caller may read is for the handler to find out all the same: a line stands for a while.
+pub struct Seen<T>(pub T);
+
+/// Parameters that name a session.
+pub trait NamesSession {
+    fn session(&self) -> &SessionId;
+}
+
+impl NamesSession for SessionId {
+    fn session(&self) -> &SessionId {
+        self
+    }
+}
+
+impl NamesSession for (SessionId, String) {
+    fn session(&self) -> &SessionId {
+        &self.0
+    }
+}
+
+impl<T: DeserializeOwned + NamesSession + Send> FromRequestParts<State> for Seen<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
+        let At(path) = At::<T>::from_request_parts(parts, state).await?;
+        let caller = Caller::from_request_parts(parts, state).await?;
+        state.note_read(&caller, path.session()).await?;
+        Ok(Self(path))
     }
 }
 

@@ -356,6 +356,16 @@ impl Audit for MemoryStore {
     ) -> Result<Vec<AuditLine>> {
         Ok(self.lock().tenant(scope).read_audit(scope, session, after, limit))
     }
+
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        Ok(self.lock().tenant(scope).read_audit_since(scope, session, since, limit))
+    }
 }
 
 #[async_trait]

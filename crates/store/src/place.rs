@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
+use uuid::Uuid;
 
 use crate::private;
 
@@ -69,24 +70,29 @@ impl Place {
 
     /// Beside a file, in a directory, or in what a directory that is not there yet will be made in.
     fn tried_file(&self) -> PathBuf {
-        let mut dir = self.path.as_path();
-        while !dir.is_dir() {
-            dir = match dir.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
-        }
+        let dir = nearest(&self.path, Path::is_dir);
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        dir.join(format!(".{name}.tried-{}", std::process::id()))
+        // Nobody can lay a link where it will be, and no other process has the same.
+        dir.join(format!(".{name}.tried-{}", Uuid::new_v4().simple()))
     }
 }
 
+/// The path itself or what is next above it that is there, at last the working directory.
+fn nearest(path: &Path, is_there: impl Fn(&Path) -> bool) -> &Path {
+    let found = path.ancestors().find(|above| !above.as_os_str().is_empty() && is_there(above));
+    found.unwrap_or(Path::new("."))
+}
+
 fn try_write(path: &Path) -> std::io::Result<()> {
-    let mut file = private::file_options().write(true).create(true).truncate(true).open(path)?;
+    let mut file = private::file_options().write(true).create_new(true).open(path)?;
     let written = file.write_all(&[0; TRIED_BYTES]);
     drop(file);
-    let removed = fs::remove_file(path);
-    written.and(removed)
+    // A process that is killed in between leaves it behind. That is rare, and it is small: nobody looks for such files.
+    match fs::remove_file(path) {
+        // Somebody cleaned up.
+        Err(error) if error.kind() == ErrorKind::NotFound => written,
+        removed => written.and(removed),
+    }
 }
 
 #[cfg(unix)]
@@ -136,6 +142,31 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["s.db"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_tried_is_not_where_somebody_could_lay_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("s.db"), dir.path().join("other"));
+        fs::write(&path, "one").unwrap();
+        fs::write(&other, "somebody else's").unwrap();
+        let place = Place::new(&path);
+        let guessed = dir.path().join(format!(".s.db.tried-{}", std::process::id()));
+        std::os::unix::fs::symlink(&other, &guessed).unwrap();
+        assert!(place.check().is_ok());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "somebody else's");
+        assert!(guessed.is_symlink(), "what another process tries is left alone");
+        assert_ne!(place.tried_file(), place.tried_file());
+        assert_eq!(try_write(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn where_nothing_is_there_not_even_the_working_directory_the_search_ends() {
+        for path in ["s.db", "deep/er/s.db", "/deep/s.db", ""] {
+            assert_eq!(nearest(Path::new(path), |_| false), Path::new("."));
+        }
+        assert_eq!(nearest(Path::new("deep/er/s.db"), |dir| dir == Path::new("deep")), Path::new("deep"));
     }
 
     #[test]

@@ -78,6 +78,35 @@ fn a_store_that_cannot_be_written_can_be_read() {
     });
 }
 
+/// A server promises others that the audit has it; on the command line whoever reads holds the files.
+#[test]
+fn what_cannot_be_noted_is_refused_by_a_server_and_read_on_the_command_line() {
+    in_own_mounts(
+        "disk::what_cannot_be_noted_is_refused_by_a_server_and_read_on_the_command_line",
+        |scheme| {
+            let disk = SmallDisk::mount(scheme);
+            let key_of = |args: &[&str]| {
+                let made = disk.world.json(&[&["key", "new", "--user"], args].concat());
+                made["key"].as_str().unwrap().to_owned()
+            };
+            let (ana, olga) = (key_of(&["ana"]), key_of(&["olga", "--scope", "operate"]));
+            let served = serve(&disk.world, "127.0.0.1:0");
+            ask(&served.addr, "POST", "/v1/sessions", Some(&ana), "{\"id\":\"s\"}");
+            let said = "{\"role\":\"user\",\"content\":\"moss\"}";
+            assert_eq!(ask(&served.addr, "POST", "/v1/sessions/s/entries", Some(&ana), said).0, 201);
+            drop(served);
+            disk.remount("ro");
+            let served = serve(&disk.world, "127.0.0.1:0");
+            for path in ["/v1/sessions/s", "/v1/sessions/s/context", "/v1/sessions/s/members"] {
+                assert_eq!(ask(&served.addr, "GET", path, Some(&ana), "").0, 200, "{path}");
+                let (_, refused) = ask(&served.addr, "GET", path, Some(&olga), "");
+                assert_eq!(refused["code"], "store.read_only", "{path}: {refused}");
+            }
+            assert_eq!(disk.world.texts("s", None), ["moss"]);
+        },
+    );
+}
+
 #[test]
 fn a_server_whose_disk_is_full_is_not_ready() {
     in_own_mounts("disk::a_server_whose_disk_is_full_is_not_ready", |scheme| {

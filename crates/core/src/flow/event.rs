@@ -97,7 +97,7 @@ impl RunOutcome {
 }
 
 /// What went over an edge.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Artifact {
     pub name: String,
     /// Its beginning, or all of it if it is short.
@@ -118,7 +118,7 @@ impl Artifact {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Received {
     pub from: String,
     pub artifact: Artifact,

@@ -420,7 +420,7 @@ impl Flow {
             found.add(&place, format!("it leads back, and no way leads from {} here", edge.to));
         }
         let reached = ways.reached(self.entries().iter().filter_map(|node| ways.node(&node.id)));
-        for (node, _) in self.nodes.iter().zip(reached).filter(|(_, is_reached)| !is_reached) {
+        for (_, node) in self.nodes.iter().enumerate().filter(|(at, _)| !reached.contains(at)) {
             found.add(&format!("node {}", node.id), "nothing leads to it".to_owned());
         }
     }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::event::{Handed, RunEvent, RunOutcome};
-use super::graph::{Node, NodeKind, Order};
-use super::state::{FEEDBACK, IMPROVE, NodeStatus, Phase, RunState};
+use super::graph::{Node, Order};
+use super::state::{FEEDBACK, NodeStatus, Phase, RunState};
 use super::{PARALLEL_MAX, VISITS_MAX};
 
 /// One try at one visit of one node. No two are ever the same within a run.
@@ -216,26 +216,16 @@ impl Machine {
 
     fn enter_ready(&mut self, step: &mut Step) {
         let flow = self.state.flow.clone();
-        for node in self.state.given_nodes().into_iter().map(|at| &flow.nodes[at]) {
-            if !self.has_room() {
-                return;
-            }
-            if node.kind == NodeKind::Agent && self.state.is_ready(node) && self.is_free(node) {
-                self.enter(step, node);
-            }
+        // What is entered is not next any more, or has failed.
+        while self.has_room()
+            && let Some(at) = self.state.next_node()
+        {
+            self.enter(step, &flow.nodes[at]);
         }
     }
 
     fn has_room(&self) -> bool {
-        let open = self.state.open_nodes();
-        let running = open.filter(|node| self.state.status_of(&node.id) == NodeStatus::Running);
-        running.count() < PARALLEL_MAX
-    }
-
-    /// Nodes that share a session take turns.
-    fn is_free(&self, node: &Node) -> bool {
-        let session = self.state.session_of(node);
-        !self.state.open_nodes().any(|other| self.state.session_of(other) == session)
+        self.state.running < PARALLEL_MAX
     }
 
     fn enter(&mut self, step: &mut Step, node: &Node) {
@@ -255,24 +245,21 @@ impl Machine {
 
     fn enter_improvers(&mut self, step: &mut Step) {
         let order = self.state.flow.improvement.as_ref().map(|pass| pass.order).unwrap_or_default();
-        let improvers = self.state.improvers.clone();
-        let (fresh, own): (Vec<_>, Vec<_>) = improvers.into_iter().partition(|node| node.id == FEEDBACK);
-        let is_open = |node: &&Node| !self.is_over(&node.id);
+        let is_untouched = |node: &&Node| self.state.status_of(&node.id) == NodeStatus::Idle;
+        let own = || self.state.improvers_left().filter(|node| node.id != FEEDBACK);
         let next: Vec<Node> = match order {
-            Order::Graph => own.iter().find(is_open).cloned().into_iter().collect(),
-            Order::SideBySide => own.iter().filter(is_open).cloned().collect(),
+            _ if own().next().is_none() => {
+                self.state.improvers_left().filter(is_untouched).cloned().collect()
+            }
+            Order::Graph => own().take(1).filter(is_untouched).cloned().collect(),
+            // More than that have no room.
+            Order::SideBySide => own().filter(is_untouched).take(PARALLEL_MAX).cloned().collect(),
         };
-        let next = if next.is_empty() { fresh } else { next };
-        for node in next.iter() {
-            let is_untouched = self.state.status_of(&node.id) == NodeStatus::Idle;
-            if is_untouched && self.has_room() && self.is_free(node) {
+        for node in &next {
+            if self.has_room() && self.state.is_free(node) {
                 self.enter(step, node);
             }
         }
-    }
-
-    fn is_over(&self, id: &str) -> bool {
-        matches!(self.state.status_of(id), NodeStatus::Done | NodeStatus::Closed)
     }
 
     /// Nothing runs, nothing can be entered, nobody is asked.
@@ -317,9 +304,4 @@ impl Machine {
             self.end(step, RunOutcome::Cancelled, None, None);
         }
     }
-}
-
-/// Whether a node is one of the improvement pass.
-pub fn is_improver(id: &str) -> bool {
-    id.starts_with(IMPROVE) || id == FEEDBACK
 }

@@ -19,6 +19,7 @@ pub mod event;
 pub mod graph;
 pub mod machine;
 pub mod post;
+mod queue;
 pub mod state;
 pub mod visit;
 mod ways;

@@ -1,6 +1,8 @@
 //! What a role's session knows of the node it is at, and which handoffs are right there. It stands in the session's log, so
 //! whoever carries a turn of the role on knows it too, in any process.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::event::{info_of, read_info};
@@ -86,7 +88,7 @@ impl Post {
         let target = |(at, edge): (usize, &super::Edge)| Target {
             node: edge.to.clone(),
             artifact: edge.artifact.clone(),
-            done: state.edges[at] == EdgeStatus::Completed,
+            done: state.edge(at) == EdgeStatus::Completed,
         };
         let back = state.edges_from(&node.id, EdgeKind::Backward).map(|(_, edge)| edge.to.clone());
         let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
@@ -138,11 +140,12 @@ impl Post {
 
     /// What is still owed after these handoffs. Of a choice, one is owed until one is made.
     pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
-        let is_handed = |node: &str| handed.iter().flat_map(|h| &h.targets).any(|t| t.node == node);
+        let targets = handed.iter().flat_map(|h| &h.targets);
+        let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();
         let is_over = |h: &Handoff| {
             h.closed.is_some() || h.wait.is_some() || h.targets.iter().any(|t| self.is_backward(&t.node))
         };
-        let is_done = |target: &Target| target.done || is_handed(&target.node);
+        let is_done = |target: &Target| target.done || named.contains(target.node.as_str());
         if handed.iter().any(is_over) || (self.route == Route::Any && self.forward.iter().any(is_done)) {
             return Vec::new();
         }
@@ -172,20 +175,20 @@ impl Post {
         if backwards > 0 && handoff.targets.len() > 1 {
             return Err("what goes back goes alone: hand over one target".to_owned());
         }
-        let mut seen = Vec::new();
+        let forward: BTreeMap<&str, &Target> =
+            self.forward.iter().map(|known| (known.node.as_str(), known)).collect();
+        let mut seen = BTreeSet::new();
         for target in &handoff.targets {
-            self.check_target(target)?;
-            if seen.contains(&&target.node) {
+            self.check_target(target, forward.get(target.node.as_str()).copied())?;
+            if !seen.insert(&target.node) {
                 return Err(format!("{} is named twice", target.node));
             }
-            seen.push(&target.node);
         }
         Ok(())
     }
 
-    fn check_target(&self, target: &HandoffTarget) -> Result<(), String> {
+    fn check_target(&self, target: &HandoffTarget, forward: Option<&Target>) -> Result<(), String> {
         let HandoffTarget { node, artifact, content } = target;
-        let forward = self.forward.iter().find(|known| known.node == *node);
         if forward.is_none() && !self.is_backward(node) {
             return Err(format!("{node} is no target of this node; {}", self.targets_text()));
         }

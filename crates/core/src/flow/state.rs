@@ -1,12 +1,13 @@
 //! Where a run stands: the fold of its events, in the order of its log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 use super::graph::{Edge, EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
+use super::queue::Queue;
 use super::ways::Ways;
 use super::words;
 
@@ -62,6 +63,30 @@ pub struct NodeState {
     /// Why it failed, was closed, or waits.
     pub why: Option<String>,
     pub code: Option<String>,
+    /// Whether something in the inbox was handed back.
+    has_return: bool,
+}
+
+/// How many of the ways that lead to a node are how far: a join of many does not look through them each time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Arrivals {
+    open: usize,
+    completed: usize,
+    closed: usize,
+}
+
+impl Arrivals {
+    fn of(&mut self, status: EdgeStatus) -> &mut usize {
+        match status {
+            EdgeStatus::Open => &mut self.open,
+            EdgeStatus::Completed => &mut self.completed,
+            EdgeStatus::Closed => &mut self.closed,
+        }
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.closed > 0 && self.open == 0 && self.completed == 0
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -102,15 +127,19 @@ pub struct RunState {
     pub cwd: Option<String>,
     pub mirror: Option<String>,
     pub nodes: BTreeMap<String, NodeState>,
-    /// Nodes whose visit is begun: they run, or a person is asked.
-    open: BTreeSet<String>,
-    /// Nodes for which something has arrived, by when they come.
-    given: BTreeSet<usize>,
-    /// Beside [`Flow::edges`].
-    pub edges: Vec<EdgeStatus>,
+    /// How many visits run.
+    pub running: usize,
+    queue: Queue,
+    /// The edges that are not open, by their places in [`Flow::edges`].
+    edges: BTreeMap<usize, EdgeStatus>,
+    /// Beside [`Flow::nodes`].
+    arrivals: Vec<Arrivals>,
     pub phase: Phase,
     /// The nodes of the improvement pass, once it has begun.
     pub improvers: Vec<Node>,
+    improver_places: BTreeMap<String, usize>,
+    /// Those of them that are not over.
+    improvers_left: BTreeSet<usize>,
     pub is_cancel_asked: bool,
     pub ended: Option<Ended>,
 }
@@ -154,7 +183,7 @@ impl RunState {
                 (node.why, node.code) = (None, None);
             }
             RunEvent::Improving => {
-                self.improvers = self.improvement_nodes();
+                self.begin_improvement();
                 self.phase = Phase::Improvement;
             }
             RunEvent::CancelAsked => self.is_cancel_asked = true,
@@ -169,21 +198,45 @@ impl RunState {
     }
 
     fn mark(&mut self, id: &str, status: NodeStatus) -> &mut NodeState {
-        match status {
-            NodeStatus::Running | NodeStatus::Waiting => self.open.insert(id.to_owned()),
-            _ => self.open.remove(id),
-        };
-        let node = self.at(id);
-        node.status = status;
-        node
+        let before = std::mem::replace(&mut self.at(id).status, status);
+        self.running += usize::from(status == NodeStatus::Running);
+        self.running -= usize::from(before == NodeStatus::Running);
+        if is_open(before) != is_open(status)
+            && let Some(session) = self.any_node(id).map(|node| self.session_of(node))
+        {
+            match is_open(status) {
+                true => self.queue.begin(&session),
+                false => self.queue.end(&session),
+            }
+        }
+        if let Some(at) = self.improver_places.get(id) {
+            match status {
+                NodeStatus::Done | NodeStatus::Closed => self.improvers_left.remove(at),
+                _ => self.improvers_left.insert(*at),
+            };
+        }
+        self.queue_up(id);
+        self.at(id)
+    }
+
+    /// Whether a node may be entered has changed, or may have.
+    fn queue_up(&mut self, id: &str) {
+        let Some(at) = self.ways.node(id) else { return };
+        let node = &self.flow.nodes[at];
+        if node.kind == NodeKind::Agent {
+            let (session, is_ready) = (self.session_of(node), self.is_ready(node));
+            self.queue.set_ready(&session, self.ways.rank(at), is_ready);
+        }
     }
 
     fn begin(&mut self, flow: &Flow, input: &str) {
         self.is_started = true;
+        (self.running, self.queue, self.edges) = Default::default();
         self.input = input.to_owned();
-        self.edges = vec![EdgeStatus::Open; flow.edges.len()];
         self.nodes = flow.nodes.iter().map(|node| (node.id.clone(), NodeState::default())).collect();
         (self.flow, self.ways) = (Arc::new(flow.clone()), Arc::new(Ways::of(flow)));
+        let open = |at| Arrivals { open: self.ways.arriving(at).count(), ..Arrivals::default() };
+        self.arrivals = (0..flow.nodes.len()).map(open).collect();
         let given = Received { from: "input".to_owned(), artifact: Artifact::of_text("input", input) };
         for node in flow.entries() {
             match node.kind {
@@ -203,26 +256,43 @@ impl RunState {
 
     /// Something arrives at a node.
     fn give(&mut self, id: &str, received: Received) {
-        self.at(id).inbox.push(received);
-        self.given.extend(self.ways.node(id).map(|node| self.ways.rank(node)));
+        let is_return = self.is_back_edge(&received.from, id);
+        let node = self.at(id);
+        node.has_return |= is_return;
+        node.inbox.push(received);
+        self.queue_up(id);
     }
 
     fn enter(&mut self, id: &str, visit: u32, attempt: u32, received: &[Received]) {
-        let node = self.mark(id, NodeStatus::Running);
+        let taken: HashSet<&Received> = received.iter().collect();
+        let mut inbox = std::mem::take(&mut self.at(id).inbox);
+        // What came while the event was written stays for the next visit.
+        inbox.retain(|waiting| !taken.contains(waiting));
+        let has_return = inbox.iter().any(|item| self.is_back_edge(&item.from, id));
+        let node = self.at(id);
+        (node.inbox, node.has_return) = (inbox, has_return);
         (node.visits, node.attempt) = (visit, attempt);
         node.received = received.to_vec();
-        // What came while the event was written stays for the next visit.
-        node.inbox.retain(|waiting| !received.contains(waiting));
         (node.why, node.code) = (None, None);
-        if node.inbox.is_empty() {
-            self.forget_given(id);
-        }
+        self.mark(id, NodeStatus::Running);
     }
 
-    fn forget_given(&mut self, id: &str) {
-        if let Some(node) = self.ways.node(id) {
-            self.given.remove(&self.ways.rank(node));
-        }
+    /// How far an edge is.
+    pub fn edge(&self, at: usize) -> EdgeStatus {
+        self.edges.get(&at).copied().unwrap_or_default()
+    }
+
+    fn set_edge(&mut self, at: usize, status: EdgeStatus) {
+        let before = self.edge(at);
+        match status {
+            EdgeStatus::Open => self.edges.remove(&at),
+            EdgeStatus::Completed | EdgeStatus::Closed => self.edges.insert(at, status),
+        };
+        let Some(to) = self.ways.end(at) else { return };
+        *self.arrivals[to].of(before) -= 1;
+        *self.arrivals[to].of(status) += 1;
+        let flow = self.flow.clone();
+        self.queue_up(&flow.nodes[to].id);
     }
 
     fn hand(&mut self, id: &str, handed: &Handed) {
@@ -231,7 +301,7 @@ impl RunState {
             if self.is_back_edge(id, to) {
                 self.reopen(to, id);
             } else if let Some(at) = self.ways.edge(id, to, EdgeKind::Forward) {
-                self.edges[at] = EdgeStatus::Completed;
+                self.set_edge(at, EdgeStatus::Completed);
             }
             self.give(to, Received { from: id.to_owned(), artifact: artifact.clone() });
         }
@@ -272,8 +342,8 @@ impl RunState {
     fn close_open_edges(&mut self, id: &str) {
         let left: Vec<usize> = self.edges_from(id, EdgeKind::Forward).map(|(at, _)| at).collect();
         for at in left {
-            if self.edges[at] == EdgeStatus::Open {
-                self.edges[at] = EdgeStatus::Closed;
+            if self.edge(at) == EdgeStatus::Open {
+                self.set_edge(at, EdgeStatus::Closed);
             }
         }
     }
@@ -281,7 +351,7 @@ impl RunState {
     /// Work goes back: everything between the two has to be done again.
     fn reopen(&mut self, from: &str, to: &str) {
         for at in self.ways.edges_between(from, to) {
-            self.edges[at] = EdgeStatus::Open;
+            self.set_edge(at, EdgeStatus::Open);
             let between = self.flow.edges[at].to.clone();
             let is_over = matches!(
                 self.status_of(&between),
@@ -303,32 +373,36 @@ impl RunState {
                 continue;
             }
             let has_input = self.nodes.get(&node.id).is_some_and(|node| !node.inbox.is_empty());
-            if !has_input && self.is_cut_off(at) {
+            if !has_input && self.arrivals[at].is_cut_off() {
                 self.mark(&node.id, NodeStatus::Skipped);
                 self.close_open_edges(&node.id);
                 touched.extend(self.nodes_behind(&node.id));
             } else if node.kind == NodeKind::Output && self.is_ready(node) {
                 let state = self.mark(&node.id, NodeStatus::Done);
                 state.received = std::mem::take(&mut state.inbox);
-                self.forget_given(&node.id);
             }
         }
     }
 
-    fn is_cut_off(&self, at: usize) -> bool {
-        let mut ways = self.ways.arriving(at).map(|edge| self.edges[edge]).peekable();
-        ways.peek().is_some() && ways.all(|way| way == EdgeStatus::Closed)
+    /// The node that is entered next, unless there is none that can be.
+    pub(super) fn next_node(&self) -> Option<usize> {
+        self.queue.first().and_then(|rank| self.ways.order().get(rank).copied())
     }
 
-    /// The nodes for which something has arrived, in an order in which work can flow.
-    pub(super) fn given_nodes(&self) -> Vec<usize> {
-        let order = self.ways.order();
-        self.given.iter().filter_map(|rank| order.get(*rank).copied()).collect()
+    /// Nodes that share a session take turns.
+    pub(super) fn is_free(&self, node: &Node) -> bool {
+        self.queue.is_free(&self.session_of(node))
+    }
+
+    /// The nodes of the improvement pass that are not over, in their order.
+    pub(super) fn improvers_left(&self) -> impl Iterator<Item = &Node> {
+        self.improvers_left.iter().map(|at| &self.improvers[*at])
     }
 
     /// The nodes whose visits are begun and not ended.
-    pub(super) fn open_nodes(&self) -> impl Iterator<Item = &Node> {
-        self.open.iter().filter_map(|id| self.any_node(id))
+    pub fn open_nodes(&self) -> impl Iterator<Item = &Node> {
+        let open = self.nodes.iter().filter(|(_, node)| is_open(node.status));
+        open.filter_map(|(id, _)| self.any_node(id))
     }
 
     /// Whether a node has what it needs to be entered.
@@ -338,18 +412,17 @@ impl RunState {
             state.status,
             NodeStatus::Running | NodeStatus::Waiting | NodeStatus::Failed | NodeStatus::Skipped
         );
-        let has_return = state.inbox.iter().any(|item| self.is_back_edge(&item.from, &node.id));
-        let mut ways = self.ways.node(&node.id).into_iter().flat_map(|node| self.ways.arriving(node));
-        let has_all = ways.all(|edge| self.edges[edge] != EdgeStatus::Open);
+        let arrivals = self.ways.node(&node.id).and_then(|at| self.arrivals.get(at));
+        let has_all = arrivals.is_none_or(|arrivals| arrivals.open == 0);
         // An output gathers: it waits for all that can still come.
         let waits_for_all = node.join == Join::All || node.kind == NodeKind::Output;
-        may_enter && !state.inbox.is_empty() && (has_return || !waits_for_all || has_all)
+        may_enter && !state.inbox.is_empty() && (state.has_return || !waits_for_all || has_all)
     }
 
     /// A node of the flow, or of the improvement pass.
     pub fn any_node(&self, id: &str) -> Option<&Node> {
         let own = self.ways.node(id).map(|at| &self.flow.nodes[at]);
-        own.or_else(|| self.improvers.iter().find(|node| node.id == id))
+        own.or_else(|| self.improver_places.get(id).map(|at| &self.improvers[*at]))
     }
 
     pub fn status_of(&self, id: &str) -> NodeStatus {
@@ -368,6 +441,12 @@ impl RunState {
     pub fn record_folder(&self, node: &Node) -> String {
         let base = self.flow.record_folder.as_deref().unwrap_or("records");
         format!("{base}/{}/{}", self.run, node.who())
+    }
+
+    fn begin_improvement(&mut self) {
+        self.improvers = self.improvement_nodes();
+        self.improver_places = places_of(&self.improvers);
+        self.improvers_left = self.improver_places.values().copied().collect();
     }
 
     /// Each role that took part looks back in its own session, then fresh eyes look at what they found.
@@ -409,7 +488,11 @@ impl RunState {
         let mut named: BTreeSet<String> = words::template_names(prompt).into_iter().collect();
         named.insert(id.to_owned());
         named.extend(self.improvers.iter().map(|node| node.id.clone()).filter(|_| id == FEEDBACK));
-        let improvers = self.improvers.iter().filter(|node| node.id == id || id == FEEDBACK);
+        let improvers = match id {
+            FEEDBACK => self.improvers.clone(),
+            _ => self.any_node(id).filter(|_| is_improver(id)).cloned().into_iter().collect(),
+        };
+        let leaving = self.edges_from(id, EdgeKind::Forward);
         let nodes = named.into_iter().filter_map(|id| self.nodes.get(&id).cloned().map(|node| (id, node)));
         Self {
             run: self.run.clone(),
@@ -421,13 +504,13 @@ impl RunState {
             cwd: self.cwd.clone(),
             mirror: self.mirror.clone(),
             nodes: nodes.collect(),
-            open: BTreeSet::new(),
-            given: BTreeSet::new(),
-            edges: self.edges.clone(),
+            edges: leaving.filter_map(|(at, _)| Some((at, *self.edges.get(&at)?))).collect(),
             phase: self.phase,
-            improvers: improvers.cloned().collect(),
+            improver_places: places_of(&improvers),
+            improvers,
             is_cancel_asked: self.is_cancel_asked,
             ended: self.ended.clone(),
+            ..Self::default()
         }
     }
 
@@ -445,4 +528,18 @@ impl RunState {
         let outputs = self.flow.nodes.iter().filter(|node| node.kind == NodeKind::Output);
         outputs.filter_map(|node| self.nodes.get(&node.id)).flat_map(|state| &state.received).collect()
     }
+}
+
+fn is_open(status: NodeStatus) -> bool {
+    matches!(status, NodeStatus::Running | NodeStatus::Waiting)
+}
+
+/// Whether a node is one of the improvement pass.
+pub fn is_improver(id: &str) -> bool {
+    id.starts_with(IMPROVE) || id == FEEDBACK
+}
+
+/// Where each node is, by its id; of equals the first.
+fn places_of(nodes: &[Node]) -> BTreeMap<String, usize> {
+    nodes.iter().enumerate().rev().map(|(at, node)| (node.id.clone(), at)).collect()
 }

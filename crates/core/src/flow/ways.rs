@@ -3,7 +3,7 @@
 //! nodes, who is reached, and what lies between two of them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::graph::{EdgeKind, Flow};
 
@@ -16,6 +16,8 @@ pub(super) struct Ways {
     nodes: BTreeMap<String, usize>,
     /// Where each edge begins and ends; none for one that leads nowhere.
     ends: Vec<Option<(usize, usize)>>,
+    /// The edge between two nodes: there is one at most.
+    places: BTreeMap<(usize, usize), usize>,
     kinds: Vec<EdgeKind>,
     /// The edges that leave each node, of both kinds.
     leaving: Vec<Vec<usize>>,
@@ -41,6 +43,7 @@ impl Ways {
             let ends = ways.node(&edge.from).zip(ways.node(&edge.to));
             ways.ends.push(ends);
             let Some((from, to)) = ends else { continue };
+            ways.places.entry((from, to)).or_insert(at);
             ways.leaving[from].push(at);
             if edge.kind == EdgeKind::Forward {
                 ways.arriving[to].push(at);
@@ -82,8 +85,13 @@ impl Ways {
 
     /// The edge of a kind from one node to another.
     pub fn edge(&self, from: &str, to: &str, kind: EdgeKind) -> Option<usize> {
-        let (from, to) = self.node(from).zip(self.node(to))?;
-        self.leaving(from, kind).find(|(_, end)| *end == to).map(|(edge, _)| edge)
+        let ends = self.node(from).zip(self.node(to))?;
+        self.places.get(&ends).copied().filter(|edge| self.kinds[*edge] == kind)
+    }
+
+    /// Where an edge leads.
+    pub fn end(&self, edge: usize) -> Option<usize> {
+        self.ends.get(edge).copied().flatten().map(|(_, to)| to)
     }
 
     /// The nodes so that every forward edge leads onwards; the nodes of a circle if there is no such order.
@@ -108,36 +116,32 @@ impl Ways {
     }
 
     /// Which nodes forward edges lead to from these, which are among them.
-    pub fn reached(&self, begin: impl IntoIterator<Item = usize>) -> Vec<bool> {
-        self.spread(begin, |node| self.leaving(node, EdgeKind::Forward).map(|(_, to)| to).collect())
+    pub fn reached(&self, begin: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+        spread(begin, |node| self.behind(node).collect())
+    }
+
+    fn behind(&self, node: usize) -> impl Iterator<Item = usize> {
+        self.leaving(node, EdgeKind::Forward).map(|(_, to)| to)
+    }
+
+    fn before(&self, node: usize) -> impl Iterator<Item = usize> {
+        self.arriving(node).filter_map(|edge| self.ends[edge].map(|(from, _)| from))
     }
 
     /// The forward edges that lie on a way from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
         let Some((from, to)) = self.node(from).zip(self.node(to)) else { return Vec::new() };
-        let begins = |edge: usize| self.ends[edge].map(|(from, _)| from);
-        let after = self.reached([from]);
-        let before = self.spread([to], |node| self.arriving(node).filter_map(begins).collect());
-        let lies_between = |edge: &usize| {
-            let is_forward = self.kinds[*edge] == EdgeKind::Forward;
-            is_forward && self.ends[*edge].is_some_and(|(from, to)| after[from] && before[to])
-        };
-        (0..self.ends.len()).filter(lies_between).collect()
-    }
-
-    fn spread(
-        &self,
-        begin: impl IntoIterator<Item = usize>,
-        next: impl Fn(usize) -> Vec<usize>,
-    ) -> Vec<bool> {
-        let mut found = vec![false; self.leaving.len()];
-        let mut open: Vec<usize> = begin.into_iter().collect();
-        while let Some(here) = open.pop() {
-            if !std::mem::replace(&mut found[here], true) {
-                open.extend(next(here).into_iter().filter(|node| !found[*node]));
-            }
-        }
-        found
+        // What comes before the one or behind the other is not looked at: most ways back are short.
+        let (first, last) = (self.rank(from), self.rank(to));
+        let after =
+            spread([from], |node| self.behind(node).filter(|node| self.rank(*node) <= last).collect());
+        let before =
+            spread([to], |node| self.before(node).filter(|node| self.rank(*node) >= first).collect());
+        let leaving = after.iter().flat_map(|node| self.leaving(*node, EdgeKind::Forward));
+        let mut between: Vec<usize> =
+            leaving.filter(|(_, to)| before.contains(to)).map(|(edge, _)| edge).collect();
+        between.sort_unstable();
+        between
     }
 
     /// The backward edges that lead to no earlier node.
@@ -166,4 +170,15 @@ impl Ways {
         };
         back.iter().enumerate().filter(is_dead).map(|(_, edge)| *edge).collect()
     }
+}
+
+fn spread(begin: impl IntoIterator<Item = usize>, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<usize> = begin.into_iter().collect();
+    while let Some(here) = open.pop() {
+        if found.insert(here) {
+            open.extend(next(here).into_iter().filter(|node| !found.contains(node)));
+        }
+    }
+    found
 }

@@ -1,6 +1,8 @@
 //! What roles are told: the system prompt that is built once, the note that a node is entered with, what is carried through
 //! a compaction. And the templates that prompts are.
 
+use std::collections::BTreeMap;
+
 use super::event::{Artifact, Received};
 use super::graph::{Consent, Flow, HandoffBy, Node};
 use super::post::{Handoff, Post};
@@ -33,12 +35,15 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
         return format!("Do the work of node {}.", node.id);
     };
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
+    // What came last from a node counts.
+    let came: BTreeMap<&str, &str> =
+        received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
         let Some((name, behind)) = after.split_once("}}") else { break };
         text.push_str(before);
-        text.push_str(&value_of(state, received, name.trim()));
+        text.push_str(value_of(state, &came, name.trim()));
         rest = behind;
     }
     text.push_str(rest);
@@ -46,12 +51,12 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
 }
 
 /// The run's input; else what came from that node now, or what it said.
-fn value_of(state: &RunState, received: &[Received], name: &str) -> String {
+fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
     if name == "input" {
-        return state.input.clone();
+        return &state.input;
     }
-    let came = received.iter().rev().find(|item| item.from == name).map(|item| item.artifact.text.clone());
-    came.or_else(|| state.nodes.get(name).map(|node| node.said.clone())).unwrap_or_default()
+    let said = || state.nodes.get(name).map(|node| node.said.as_str());
+    came.get(name).copied().or_else(said).unwrap_or_default()
 }
 
 /// Who the role is, where it keeps its records, how it hands over, and what it has to have read. Built once for a session,

@@ -528,6 +528,14 @@ pub trait Audit: Send + Sync {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>>;
+    /// Lines about a session, newest first, back to the first that is older than that: the audit is read from its end.
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>>;
 }
 
 /// Upkeep of the store itself.

@@ -1,7 +1,7 @@
 //! Flows: what is wrong with a graph is said, roles and handoffs do what they should, and from every prefix of a run's log
 //! the run goes on to the same end without beginning any visit twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use sapwood_core::content::ToolCall;
@@ -427,6 +427,62 @@ fn a_chain_of_ten_thousand_turns_runs_to_its_end() {
     assert_eq!((outcome(&machine), status(&machine, "out")), (Some(RunOutcome::Completed), NodeStatus::Done));
 }
 
+/// One input that leads to so many agents.
+fn fan(agents: usize) -> Flow {
+    let mut flow = Flow { id: "wide".into(), ..Flow::default() };
+    flow.agents.insert("default".into(), Agent::default());
+    let names: Vec<String> = (1..=agents).map(|at| format!("a{at}")).collect();
+    flow.nodes.push(Node::new("in", NodeKind::Input));
+    flow.nodes.extend(names.iter().map(|name| Node::new(name, NodeKind::Agent)));
+    flow.edges = names.iter().map(|name| edge("in", name)).collect();
+    flow
+}
+
+/// The same, and one agent that waits for all of them.
+fn joined_fan(agents: usize) -> Flow {
+    let mut flow = fan(agents);
+    flow.edges.extend((1..=agents).map(|at| edge(&format!("a{at}"), "sum")));
+    flow.nodes.push(Node { join: Join::All, ..Node::new("sum", NodeKind::Agent) });
+    flow
+}
+
+/// Tells the machine of every visit it wants, and answers with the events of all steps.
+fn hand_on_all(machine: &mut Machine, mut step: Step) -> Vec<RunEvent> {
+    let (mut events, mut open) = (Vec::new(), VecDeque::new());
+    loop {
+        events.append(&mut step.events);
+        open.extend(step.effects);
+        let Some(Effect::Visit(key)) = open.pop_front() else { return events };
+        let seen = machine.state().seen_from(&key.node);
+        let post = Post::of(&seen, seen.any_node(&key.node).unwrap(), &key);
+        let to: Vec<&str> = post.forward.iter().map(|target| target.node.as_str()).collect();
+        step = machine.advance(Input::Visited { key, result: handed(&to) });
+    }
+}
+
+/// As with the chain, what is asked is that this ends: each node that looked at all the others would take minutes.
+#[test]
+fn a_fan_of_a_hundred_thousand_agents_begins_is_read_back_and_is_cancelled() {
+    let (mut machine, step) = begin(fan(99_999));
+    assert_eq!(visits(&step).len(), PARALLEL_MAX);
+    let (recovered, again) = Machine::recover("r", &step.events);
+    assert_eq!((recovered.state(), visits(&again).len()), (machine.state(), PARALLEL_MAX));
+    assert_eq!(machine.advance(Input::CancelAsked).effects, [Effect::CancelVisits]);
+}
+
+#[test]
+fn a_fan_of_five_thousand_agents_runs_to_its_end_whether_they_share_a_session_or_not() {
+    let mut shared = joined_fan(5_000);
+    shared.nodes.iter_mut().skip(1).for_each(|node| node.role = Some("one".into()));
+    for flow in [joined_fan(5_000), shared] {
+        let (mut machine, step) = begin(flow);
+        let events = hand_on_all(&mut machine, step);
+        assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
+        assert_eq!(machine.state().nodes["sum"].received.len(), 5_000);
+        assert_eq!(&RunState::fold("r", &events), machine.state());
+    }
+}
+
 #[test]
 fn a_wide_flow_with_many_ways_back_is_checked_at_once() {
     let mut wide = chain(3_000);
@@ -452,9 +508,10 @@ fn a_flow_that_no_entry_can_hold_is_refused_before_anything_runs() {
 /// What must hold after each event: nothing that is cut off waits, and no output that has all it can get.
 fn assert_settled(state: &RunState) {
     for node in &state.flow.nodes {
-        let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().zip(&state.edges));
+        let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().enumerate());
         let leads_here = |edge: &Edge| edge.to == node.id && edge.kind == EdgeKind::Forward;
-        let ways: Vec<EdgeStatus> = edges.filter(|(edge, _)| leads_here(edge)).map(|(_, way)| *way).collect();
+        let ways: Vec<EdgeStatus> =
+            edges.filter(|(_, edge)| leads_here(edge)).map(|(at, _)| state.edge(at)).collect();
         let is_idle = now.status == NodeStatus::Idle;
         let is_cut_off = !ways.is_empty() && ways.iter().all(|way| *way == EdgeStatus::Closed);
         assert!(!(is_idle && is_cut_off && now.inbox.is_empty()), "{} is cut off", node.id);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sapwood_core::flow::{NodeKind, Post, RunState};
+use sapwood_core::flow::{NodeKind, Post};
 use sapwood_core::{Kind, Scope, Seq, SessionId};
 use sapwood_formats::export::role_files::{RoleAt, role_transcript};
 use tokio::sync::oneshot;
@@ -64,8 +64,7 @@ impl Engine {
         sink: &dyn RoleFileSink,
         seen: &mut HashMap<String, Seq>,
     ) -> Result<()> {
-        let events = self.run_events(scope, run).await?;
-        let state = RunState::fold(run.as_str(), &events);
+        let state = self.run_state(scope, run).await?;
         let nodes = state.flow.nodes.iter().chain(&state.improvers);
         let mut looked_at = HashSet::new();
         for node in nodes.filter(|node| node.kind == NodeKind::Agent) {

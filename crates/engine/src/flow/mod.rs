@@ -17,8 +17,9 @@ pub use mirror::{Mirror, RoleFileSink};
 pub use run::{FlowReport, RunningFlow, StartFlow};
 pub use view::{EdgeView, NodeView, RunList, RunRow, RunStatus, RunView};
 
-use sapwood_core::flow::RunEvent;
-use sapwood_core::{Kind, Scope, SessionId};
+use sapwood_core::flow::{RunEvent, RunState};
+use sapwood_core::{Entry, Kind, Scope, SessionId};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::{Engine, EngineError, Result};
 
@@ -30,20 +31,33 @@ pub const ROLE_MARK: &str = "__";
 impl Engine {
     /// The events of a run. A session without any is none.
     pub(crate) async fn run_events(&self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
-        let mut events = Vec::new();
-        self.each_of_kinds(scope, run, &[Kind::CustomInfo], |entry| {
-            events.extend(RunEvent::of_body(&entry.body));
-        })
-        .await?;
+        let mut entries = Vec::new();
+        self.each_of_kinds(scope, run, &[Kind::CustomInfo], |entry| entries.push(entry)).await?;
+        let read = |entry: &Entry| RunEvent::of_body(&entry.body);
+        let events: Vec<RunEvent> = aside(|| entries.iter().filter_map(read).collect());
         match events.first() {
             Some(RunEvent::Started { .. }) => Ok(events),
             _ => Err(EngineError::NoFlow { session: run.clone() }),
         }
     }
 
+    /// Where a run stands.
+    pub(crate) async fn run_state(&self, scope: &Scope, run: &SessionId) -> Result<RunState> {
+        let events = self.run_events(scope, run).await?;
+        Ok(aside(|| RunState::fold(run.as_str(), &events)))
+    }
+
     /// The run whose role a session is, if it is one: who answers its question carries the run on.
     pub async fn run_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<SessionId>> {
         let post = self.post_of(scope, session).await?;
         Ok(post.and_then(|post| post.run.parse().ok()))
+    }
+}
+
+/// Runs what takes a while for a flow of many nodes. On a runtime with several threads, other tasks move out of the way first.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }

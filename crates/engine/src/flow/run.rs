@@ -9,15 +9,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::Draft;
 use sapwood_core::flow::state::Ended;
-use sapwood_core::flow::{
-    Effect, Flow, Input, Machine, NodeStatus, RunEvent, RunState, Step, VisitKey, VisitResult,
-};
+use sapwood_core::flow::{Effect, Flow, Input, Machine, RunEvent, Step, VisitKey, VisitResult};
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
 use super::visit::Visitor;
-use super::{ROLE_MARK, RUN_PREFIX};
+use super::{ROLE_MARK, RUN_PREFIX, aside};
 use crate::lease::Hold;
 use crate::turn::PendingApproval;
 use crate::write::{OpenOptions, edit};
@@ -66,7 +64,7 @@ impl Engine {
     /// Starts a run. Everything that is wrong with the flow is said before anything is written.
     pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
         self.world()?;
-        let mistakes = start.flow.mistakes();
+        let mistakes = aside(|| start.flow.mistakes());
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
         }
@@ -90,7 +88,7 @@ impl Engine {
             cwd: start.cwd,
             mirror: start.mirror,
         };
-        let (machine, step) = Machine::begin(run.as_str(), started);
+        let (machine, step) = aside(|| Machine::begin(run.as_str(), started));
         self.spawn_run(scope, run, hold, machine, step).await
     }
 
@@ -117,7 +115,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let (mut machine, mut step) = Machine::recover(run.as_str(), &events);
+        let (mut machine, mut step) = aside(|| Machine::recover(run.as_str(), &events));
         if machine.state().ended.is_some() {
             step = machine.retry();
         }
@@ -130,8 +128,7 @@ impl Engine {
 
     /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
-        let events = self.run_events(scope, run).await?;
-        if RunState::fold(run.as_str(), &events).ended.is_some() {
+        if self.run_state(scope, run).await?.ended.is_some() {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }
         let audit = Some(edit(run, "cancel"));
@@ -240,9 +237,7 @@ impl Runner {
     async fn cancel_visits(&self) -> Result<()> {
         self.is_cancelled.store(true, Ordering::SeqCst);
         let state = self.machine.state();
-        for (id, node) in &state.nodes {
-            let is_open = matches!(node.status, NodeStatus::Running | NodeStatus::Waiting);
-            let Some(node) = state.any_node(id).filter(|_| is_open) else { continue };
+        for node in state.open_nodes() {
             let session: SessionId = state.session_of(node).parse()?;
             match self.engine.cancel(&self.scope, &session).await {
                 Ok(_) | Err(EngineError::NoTurn { .. }) => {}
@@ -258,7 +253,7 @@ impl Runner {
             return Ok(());
         }
         let now = self.engine.clock.now();
-        let drafts = events.iter().map(|event| Draft::new(now, event.to_body())).collect();
+        let drafts = aside(|| events.iter().map(|event| Draft::new(now, event.to_body())).collect());
         let mut append = Append::new(self.run.clone(), now, drafts);
         append.fence = Some(self.hold.fence);
         self.engine.append(&self.scope, append).await?;

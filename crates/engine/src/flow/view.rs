@@ -1,12 +1,12 @@
 //! A run as people and programs look at it: its graph with the state of each node and edge, the sessions of its roles, what
 //! it waits for, what came out of it.
 
-use sapwood_core::flow::{EdgeKind, EdgeStatus, NodeKind, NodeStatus, Phase, RunEvent, RunOutcome, RunState};
+use sapwood_core::flow::{EdgeKind, EdgeStatus, NodeKind, NodeStatus, Phase, RunOutcome, RunState};
 use sapwood_core::port::store::ListFilter;
 use sapwood_core::{Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
-use super::{ROLE_MARK, RUN_PREFIX};
+use super::{ROLE_MARK, RUN_PREFIX, aside};
 use crate::turn::PendingApproval;
 use crate::{Engine, EngineError, Result};
 
@@ -131,8 +131,7 @@ impl Engine {
     /// A run, with its graph and where each node stands.
     pub async fn show_flow(&self, scope: &Scope, run: &SessionId) -> Result<RunView> {
         let summary = self.summary(scope, run).await?;
-        let events: Vec<RunEvent> = self.run_events(scope, run).await?;
-        let state = RunState::fold(run.as_str(), &events);
+        let state = self.run_state(scope, run).await?;
         let approvals = self.run_approvals(scope, &state).await?;
         let status = RunStatus::of(&state);
         let ended = state.ended.clone();
@@ -153,8 +152,8 @@ impl Engine {
             message: ended.and_then(|ended| ended.message),
             created_at: summary.created_at,
             updated_at: summary.updated_at,
-            nodes: nodes_of(&state),
-            edges: edges_of(&state),
+            nodes: aside(|| nodes_of(&state)),
+            edges: aside(|| edges_of(&state)),
             approvals,
             results: results.collect(),
             mirror: state.mirror.clone(),
@@ -162,8 +161,7 @@ impl Engine {
     }
 
     pub(crate) async fn run_status(&self, scope: &Scope, run: &SessionId) -> Result<RunStatus> {
-        let events = self.run_events(scope, run).await?;
-        Ok(RunStatus::of(&RunState::fold(run.as_str(), &events)))
+        Ok(RunStatus::of(&self.run_state(scope, run).await?))
     }
 
     /// Runs that the caller can see, newest first.
@@ -217,12 +215,11 @@ impl Engine {
     }
 
     async fn run_row(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunRow>> {
-        let events = match self.run_events(scope, run).await {
+        let state = match self.run_state(scope, run).await {
             Err(EngineError::NoFlow { .. }) => return Ok(None),
-            events => events?,
+            state => state?,
         };
         let summary = self.summary(scope, run).await?;
-        let state = RunState::fold(run.as_str(), &events);
         let work = state.flow.nodes.iter().filter(|node| node.kind == NodeKind::Agent);
         let is_done = |status| matches!(status, NodeStatus::Done | NodeStatus::Closed | NodeStatus::Skipped);
         Ok(Some(RunRow {
@@ -244,9 +241,7 @@ impl Engine {
         state: &RunState,
     ) -> Result<Vec<PendingApproval>> {
         let mut waiting = Vec::new();
-        for (id, node) in &state.nodes {
-            let is_open = matches!(node.status, NodeStatus::Running | NodeStatus::Waiting);
-            let Some(node) = state.any_node(id).filter(|_| is_open) else { continue };
+        for node in state.open_nodes() {
             let session: SessionId = state.session_of(node).parse()?;
             if self.exists(scope, &session).await? {
                 waiting.extend(self.approvals(scope, &session).await?);
@@ -280,13 +275,13 @@ fn nodes_of(state: &RunState) -> Vec<NodeView> {
 }
 
 fn edges_of(state: &RunState) -> Vec<EdgeView> {
-    let edges = state.flow.edges.iter().zip(&state.edges);
+    let edges = state.flow.edges.iter().enumerate();
     edges
-        .map(|(edge, status)| EdgeView {
+        .map(|(at, edge)| EdgeView {
             from: edge.from.clone(),
             to: edge.to.clone(),
             kind: edge.kind,
-            status: *status,
+            status: state.edge(at),
         })
         .collect()
 }

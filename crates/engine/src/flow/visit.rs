@@ -9,8 +9,7 @@ use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, UserMessage};
 use sapwood_core::flow::event::ARTIFACT_TEXT_BYTES_MAX;
 use sapwood_core::flow::graph::Node;
-use sapwood_core::flow::machine::is_improver;
-use sapwood_core::flow::state::FEEDBACK;
+use sapwood_core::flow::state::{FEEDBACK, is_improver};
 use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use sapwood_core::flow::{
     Artifact, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextMove, Post, REPAIRS_MAX, RunState, VISITS_MAX,

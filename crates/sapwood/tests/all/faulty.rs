@@ -284,6 +284,15 @@ impl Audit for Faulty {
     ) -> Result<Vec<AuditLine>> {
         passed_on!(self, self.inner.read_audit(scope, session, after, limit))
     }
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        passed_on!(self, self.inner.read_audit_since(scope, session, since, limit))
+    }
 }
 
 #[async_trait::async_trait]

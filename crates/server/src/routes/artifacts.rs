@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use super::projections::Items;
 use crate::door::Caller;
 use crate::download::{Wanted, serve_blob};
-use crate::extract::{At, Incoming, Params, header_text};
+use crate::extract::{At, Incoming, Params, Seen, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sniff::{SNIFFED_BYTES, served_type};
@@ -39,7 +39,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn list_artifacts(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<Artifact>>> {
     list(&state, &caller, &session, ArtifactUse::Artifact).await
 }
@@ -68,7 +68,7 @@ async fn upload_artifact(
 async fn download_artifact(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, name)): At<(SessionId, String)>,
+    Seen((session, name)): Seen<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     download(&state, &caller, &session, ArtifactUse::Artifact, &name, &headers).await
@@ -80,7 +80,7 @@ async fn download_artifact(
 async fn list_inputs(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<Artifact>>> {
     list(&state, &caller, &session, ArtifactUse::Input).await
 }
@@ -109,7 +109,7 @@ async fn upload_input(
 async fn download_input(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, name)): At<(SessionId, String)>,
+    Seen((session, name)): Seen<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     download(&state, &caller, &session, ArtifactUse::Input, &name, &headers).await
@@ -124,13 +124,12 @@ async fn download_input(
 async fn download_blob(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, blob)): At<(SessionId, String)>,
+    Seen((session, blob)): Seen<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     state.engine.summary(&caller.scope, &session).await?;
     let unknown = |_| Problem::new("blob.not_found", "there is no such blob");
     let hash: BlobHash = blob.parse().map_err(unknown)?;
-    state.note_read(&caller, &session).await?;
     serve_blob(&state, &caller, Wanted { blob: hash, mime: "", name: &blob }, &headers).await
 }
 
@@ -140,7 +139,6 @@ async fn list(
     session: &SessionId,
     usage: ArtifactUse,
 ) -> Result<Json<Items<Artifact>>> {
-    state.note_read(caller, session).await?;
     let artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let items = artifacts.by_name.into_values().filter(|artifact| artifact.usage == usage).collect();
     Ok(Json(Items { items }))
@@ -209,7 +207,6 @@ async fn download(
     name: &str,
     headers: &HeaderMap,
 ) -> Result<Response> {
-    state.note_read(caller, session).await?;
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&(usage, name.to_owned()));
     let content = artifact.ok_or_else(|| unknown(session, name))?.content;

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::{appended, rows};
 use crate::door::Caller;
-use crate::extract::{At, Params, RawJson, header_text};
+use crate::extract::{At, Params, RawJson, Seen, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -54,12 +54,11 @@ struct Entries {
 async fn list_entries(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
     Params(query): Params<wire::ListEntries>,
 ) -> Result<Json<Entries>> {
     let limit = rows(query.limit, ROWS_MAX)?;
     let after = Seq(query.after.unwrap_or(0));
-    state.note_read(&caller, &session).await?;
     let records = state.engine.store().read_after(&caller.scope, &session, after, limit).await?;
     let next = records.last().filter(|_| is_full_page(&records, limit)).map(|record| record.meta.seq);
     let items = records.into_iter().map(|record| entry_of(&session, record)).collect::<Result<_>>()?;

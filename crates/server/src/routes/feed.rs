@@ -2,6 +2,7 @@
 //! the whole.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::body::Bytes;
@@ -16,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::At;
+use crate::extract::Seen;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
@@ -38,9 +39,8 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn get_feed(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Response> {
-    state.note_read(&caller, &session).await?;
     let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
     let mut document = Document::new(&state, caller, session, end);
     // What is wrong with the beginning can still be said.
@@ -58,6 +58,8 @@ async fn get_feed(
 struct Document {
     state: State,
     caller: Caller,
+    /// When the caller was last let in.
+    admitted: Instant,
     session: SessionId,
     after: Seq,
     /// Where the log ended when it was asked for.
@@ -82,6 +84,7 @@ impl Document {
         Self {
             state: state.clone(),
             caller,
+            admitted: Instant::now(),
             session,
             after: Seq::ZERO,
             end,
@@ -113,12 +116,22 @@ impl Document {
         if self.records.is_empty() {
             let limit = PAGE_RECORDS.min(self.end.0.saturating_sub(self.after.0) as usize);
             if limit > 0 {
+                self.recheck().await?;
                 let store = self.state.engine.store();
                 self.records =
                     store.read_after(&self.caller.scope, &self.session, self.after, limit).await?.into();
             }
         }
         Ok(self.records.pop_front())
+    }
+
+    /// Whoever takes it slowly may have lost their key meanwhile: it is looked at as often as that of an event stream.
+    async fn recheck(&mut self) -> Result<()> {
+        if self.admitted.elapsed() >= self.state.settings.heartbeat {
+            self.state.door.recheck(&self.caller).await?;
+            self.admitted = Instant::now();
+        }
+        Ok(())
     }
 
     fn take(&mut self, record: Record) -> Result<()> {

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::rows;
 use crate::door::Caller;
-use crate::extract::{At, Body, Params};
+use crate::extract::{At, Body, Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -101,9 +101,8 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
 async fn get_flow(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(run): At<SessionId>,
+    Seen(run): Seen<SessionId>,
 ) -> Result<Json<RunView>> {
-    state.note_read(&caller, &run).await?;
     Ok(Json(state.engine.show_flow(&caller.scope, &run).await?))
 }
 

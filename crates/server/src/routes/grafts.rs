@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::projections::Items;
 use super::session_id;
 use crate::door::Caller;
-use crate::extract::{At, Body};
+use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -43,9 +43,8 @@ struct GraftContent {
 async fn list_grafts(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<GraftView>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.grafts(&caller.scope, &session).await? }))
 }
 
@@ -80,9 +79,8 @@ async fn make_graft(
 async fn get_graft(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, graft)): At<(SessionId, String)>,
+    Seen((session, graft)): Seen<(SessionId, String)>,
 ) -> Result<Json<GraftContent>> {
-    state.note_read(&caller, &session).await?;
     let seq = state.engine.find_entry(&caller.scope, &session, &graft).await?.meta.seq;
     let (graft, grafted) = state.engine.read_graft(&caller.scope, &session, seq).await?;
     state.note_read(&caller, &graft.graft.source).await?;
@@ -96,8 +94,7 @@ async fn get_graft(
 async fn get_digest(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<PathRound>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.digest(&caller.scope, &session).await? }))
 }

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::{At, Body};
+use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
@@ -24,7 +24,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn list_members(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<wire::Members>> {
     Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
 }

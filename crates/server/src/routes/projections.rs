@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::{At, Params};
+use crate::extract::{Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -43,10 +43,9 @@ pub struct Items<T> {
 async fn get_context(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
     Params(query): Params<wire::ContextAt>,
 ) -> Result<Json<CountedContext>> {
-    state.note_read(&caller, &session).await?;
     let at = match &query.at {
         Some(at) => Some(state.engine.find_entry(&caller.scope, &session, at).await?.meta.seq),
         None => None,
@@ -99,7 +98,7 @@ impl CountedContext {
 async fn get_pressure(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<wire::Pressure>> {
     let found = state.engine.pressure_of(&caller.scope, &session).await?;
     Ok(Json(wire::Pressure {
@@ -115,9 +114,8 @@ async fn get_pressure(
 async fn get_timeline(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<Point>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.timeline(&caller.scope, &session).await? }))
 }
 
@@ -127,9 +125,8 @@ async fn get_timeline(
 async fn get_tree(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Outline>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(state.engine.tree(&caller.scope, &session).await?))
 }
 
@@ -139,9 +136,8 @@ async fn get_tree(
 async fn get_ledger(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<LedgerLine>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.ledger(&caller.scope, &session).await? }))
 }
 
@@ -151,7 +147,7 @@ async fn get_ledger(
 async fn get_usage(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<UsageReport>> {
     Ok(Json(state.engine.usage(&caller.scope, &session).await?))
 }
@@ -162,9 +158,8 @@ async fn get_usage(
 async fn get_archives(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<Archive>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.archives(&caller.scope, &session).await? }))
 }
 
@@ -174,7 +169,7 @@ async fn get_archives(
 async fn get_ancestry(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Ancestry>> {
     let unknown = || Problem::new("session.not_found", format!("there is no session {session}"));
     state.engine.ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)

@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 use super::members::member;
 use super::{found, rows};
 use crate::door::Caller;
-use crate::extract::{At, Body, Maybe, Params};
+use crate::extract::{At, Body, Maybe, Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -127,11 +127,9 @@ fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Res
 async fn get_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Summary>> {
-    let summary = state.engine.summary(&caller.scope, &session).await?;
-    state.note_shown(&caller, std::slice::from_ref(&summary)).await?;
-    Ok(Json(summary))
+    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
 }
 
 /// Renames a session, or lets it end or go on.

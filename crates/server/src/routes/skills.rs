@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::{At, Body};
+use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
@@ -32,7 +32,7 @@ async fn list_skills(Shared(state): Shared<State>, _: Caller) -> Json<wire::Skil
 async fn get_skills(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<wire::ActiveSkills>> {
     let active = state.engine.active_skills(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))

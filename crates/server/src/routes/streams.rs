@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::door::Caller;
-use crate::extract::{At, Params, header_text};
+use crate::extract::{Params, Seen, header_text};
 use crate::problem::{Problem, Result};
 use crate::sse::{Extent, Flow, stream};
 use crate::state::State;
@@ -28,7 +28,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn follow_events(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
     Params(query): Params<wire::EventsAfter>,
     headers: HeaderMap,
 ) -> Result<Response> {
@@ -37,7 +37,6 @@ async fn follow_events(
         Some(seen) => seen.trim().parse().map_err(|_| Problem::invalid("Last-Event-ID is not a seq"))?,
         None => query.after.unwrap_or(0),
     };
-    state.note_read(&caller, &session).await?;
     let flow = Flow::open(&state, &caller, &session, Seq(after)).await?;
     Ok(stream(flow, Extent::Session).into_response())
 }
@@ -48,10 +47,9 @@ async fn follow_events(
 async fn open_socket(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
-    state.note_read(&caller, &session).await?;
     state.engine.summary(&caller.scope, &session).await?;
     let upgrade = upgrade.map_err(|error| Problem::invalid(error.body_text()))?;
     let upgrade = upgrade.max_message_size(ws::MESSAGE_BYTES_MAX);

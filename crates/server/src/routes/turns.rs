@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::projections::Items;
 use crate::door::Caller;
-use crate::extract::{At, Body};
+use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::{Extent, Flow, stream};
@@ -78,9 +78,8 @@ async fn create_turn(
 async fn get_turn(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, turn)): At<(SessionId, String)>,
+    Seen((session, turn)): Seen<(SessionId, String)>,
 ) -> Result<Json<wire::Turn>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(turn_of(&session, look(&state, &caller, &session, &turn).await?)))
 }
 
@@ -191,9 +190,8 @@ async fn resume_session(
 async fn list_approvals(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    Seen(session): Seen<SessionId>,
 ) -> Result<Json<Items<PendingApproval>>> {
-    state.note_read(&caller, &session).await?;
     Ok(Json(Items { items: state.engine.approvals(&caller.scope, &session).await? }))
 }
 

@@ -363,6 +363,26 @@ async fn a_key_that_only_reads_changes_nothing_also_its_owners() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_route_that_reads_somebody_elses_session_says_so_in_the_audit_and_none_does_of_ones_own() {
+    let house = House::open().await;
+    let reads = |route: &Route| route.method == "GET" && route.row.1 == Needs::Read;
+    for route in routes().into_iter().filter(reads) {
+        let session = format!("read-{}", route.row.0);
+        let (turn, approval) = prepare(&house, &route, &session).await;
+        let path = route.path(&session, &turn, &approval);
+        for who in ["ana", "rex", "operator"] {
+            let answer = route.call(&house, Some(who), &path).await;
+            assert_eq!(answer.status, route.row.3, "{path} as {who}: {}", answer.json());
+        }
+        let read = if path.contains("/flows/") { format!("flow-{session}") } else { session };
+        let audit = house.get("operator", &format!("/v1/audit?session={read}&limit=1000")).await.json();
+        let lines = audit["items"].as_array().unwrap().iter().filter(|line| line["action"] == "read");
+        let readers: Vec<&str> = lines.map(|line| line["by"].as_str().unwrap()).collect();
+        assert_eq!(readers, ["user:rex", "user:olga"], "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sees_the_tenant_and_the_audit_says_what_was_read() {
     let house = House::open().await;
     house.shared_session("s").await;

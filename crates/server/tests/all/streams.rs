@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
@@ -200,6 +201,34 @@ async fn a_feed_is_sent_as_it_is_read_and_is_the_whole() {
     let empty = house.get("ana", "/v1/sessions/empty/feed").await;
     assert!(empty.header("content-length").is_some(), "what is short has a length");
     assert!(empty.json()["items"].is_array(), "{}", empty.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_is_under_way_ends_with_the_key() {
+    let settings = sapwood_server::Settings {
+        rate: None,
+        heartbeat: Duration::from_millis(1),
+        ..sapwood_server::Settings::default()
+    };
+    let mut house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    // More than the sockets' buffers hold.
+    let batch: Vec<Value> =
+        (0..100).map(|_| json!({ "role": "user", "content": "x".repeat(100_000) })).collect();
+    for _ in 0..4 {
+        assert_eq!(house.post("ana", "/v1/sessions/s/entries", &json!(batch)).await.status, 201);
+    }
+    let key = house.add_key("rex-2", "local", "rex", &[sapwood::core::port::keys::Grant::Read], None).await;
+    let feed_as = |key| Ask { key: Some(key), ..follow("/v1/sessions/s/feed", &[]) };
+    let (head, mut revoked) = open(house.addr, &house.bytes_of(feed_as("rex-2"))).await;
+    assert_eq!(head.status, 200);
+    let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
+    house.engine.store().revoke_key(&scope, &key, sapwood::core::TimestampMs(1)).await.unwrap();
+    let (_, mut good) = open(house.addr, &house.bytes_of(feed_as("rex"))).await;
+    let (mut cut, mut whole) = (Vec::new(), Vec::new());
+    let _ = revoked.read_to_end(&mut cut).await;
+    good.read_to_end(&mut whole).await.unwrap();
+    assert!(whole.ends_with(b"]}") && cut.len() < whole.len() && !cut.ends_with(b"]}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

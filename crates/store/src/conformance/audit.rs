@@ -106,6 +106,35 @@ pub async fn pages_and_sessions(harness: &impl Harness) {
     assert!(read(None, 10, 10).await.is_empty());
 }
 
+pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let mut times = Vec::new();
+    for number in 0..300_usize {
+        let about = if number % 3 == 0 { "s" } else { "another" };
+        // Lines of all lengths, so that a store which looks at its file from the end meets their middles.
+        let line = note(AuditAction::Read, Some(about), &"x".repeat(number * 7 % 1_000));
+        times.push(world.now());
+        world.store.write_audit(&bob(), line, times[number]).await.unwrap();
+    }
+    let read = async |scope, since, limit| -> Vec<TimestampMs> {
+        let lines = world.store.read_audit_since(&scope, &session, since, limit).await.unwrap();
+        lines.iter().map(|line| line.at).collect()
+    };
+    assert_eq!(read(operator(), times[290], 10).await, [times[297], times[294], times[291]]);
+    assert_eq!(
+        read(operator(), times[297], 10).await,
+        [times[297]],
+        "one of that time is none that is older"
+    );
+    assert_eq!(read(operator(), times[299], 10).await, []);
+    assert_eq!(read(operator(), TimestampMs(0), 2).await, [times[297], times[294]]);
+    assert_eq!(read(operator(), TimestampMs(0), 1_000).await.len(), 101, "all, and the one of its making");
+    assert_eq!(read(foreign_ana(), TimestampMs(0), 1_000).await, []);
+    let nowhere = world.store.read_audit_since(&operator(), &id("nowhere"), TimestampMs(0), 10).await;
+    assert!(nowhere.unwrap().is_empty());
+}
+
 pub async fn only_the_operator_sees_all(harness: &impl Harness) {
     let world = World::open(harness).await;
     world.told(&ana(), "s", &["one"]).await;

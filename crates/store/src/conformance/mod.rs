@@ -92,7 +92,7 @@ macro_rules! conformance_cases {
             erase: nothing_is_left_to_find, forks_are_intact_i8, a_chain_of_erased_sources_still_reads_i8,
                 an_erased_id_can_be_used_again, the_audit_says_so_without_content;
             audit: lines_are_chained, lines_of_appends_are_written_with_them, a_line_has_the_time_it_was_written,
-                pages_and_sessions,
+                pages_and_sessions, the_latest_lines_of_a_session_are_read_from_the_end,
                 only_the_operator_sees_all;
             keys: a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns,
                 a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it, tenants_are_known_once_they_were_made;

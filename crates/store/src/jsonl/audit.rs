@@ -4,7 +4,7 @@
 //! the entries.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 
 use sapwood_core::Principal;
 use sapwood_core::TimestampMs;
@@ -16,7 +16,7 @@ use super::layout::Layout;
 use crate::Durability;
 use crate::rules::damaged;
 
-/// How much of the file's end is read for its last line.
+/// How much of the file's end is read for its last lines.
 const END_BYTES: u64 = 16 << 10;
 
 /// Writes lines behind the chain's end.
@@ -103,6 +103,38 @@ pub fn read_chain(layout: &Layout) -> Result<Chain> {
         chain.whole += raw.len() as u64;
     }
     Ok(chain)
+}
+
+/// The lines that are no older than that, newest first. The file is read from its end, as far as it takes.
+pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>> {
+    let path = layout.audit();
+    let mut file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file.at(&path)?,
+    };
+    let length = file.metadata().at(&path)?.len();
+    let mut bytes = END_BYTES;
+    loop {
+        let mut lines = read_last(&mut file, length, bytes).at(&path)?;
+        if bytes >= length || lines.last().is_some_and(|line| line.at < since) {
+            let recent = lines.iter().take_while(|line| line.at >= since).count();
+            lines.truncate(recent);
+            return Ok(lines);
+        }
+        bytes = bytes.saturating_mul(4);
+    }
+}
+
+/// The lines in so many bytes at the end, newest first. What is half a line, or none, is passed over: it is found when the
+/// chain is checked.
+fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<AuditLine>> {
+    let mut end = Vec::new();
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
+    file.take(bytes).read_to_end(&mut end)?;
+    let whole = end.split_inclusive(|byte| *byte == b'\n').filter(|raw| raw.ends_with(b"\n"));
+    let mut lines: Vec<AuditLine> = whole.filter_map(|raw| serde_json::from_slice(raw).ok()).collect();
+    lines.reverse();
+    Ok(lines)
 }
 
 pub fn line(by: Principal, note: sapwood_core::port::store::AuditNote, at: TimestampMs) -> Deferred {

@@ -323,6 +323,21 @@ impl Audit for JsonlStore {
             Ok(lines)
         })
     }
+
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        self.with(scope, |tenant| {
+            let mut lines = audit::read_since(&tenant.layout, since)?;
+            lines.retain(|line| line.session.as_ref() == Some(session) && may_see(tenant, scope, line));
+            lines.truncate(rules::page_limit(limit));
+            Ok(lines)
+        })
+    }
 }
 
 fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
@@ -339,11 +354,11 @@ impl Upkeep for JsonlStore {
         self.with(scope, |tenant| tenant.check(repair))
     }
 
-    /// Every append is in its file when it is acknowledged: nothing is under way.
     async fn check_writable(&self) -> Result<()> {
         self.place.check()
     }
 
+    /// Every append is in its file when it is acknowledged: nothing is under way.
     async fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -150,15 +150,28 @@ impl Tenant {
         after: u64,
         limit: usize,
     ) -> Vec<AuditLine> {
-        let about = |line: &AuditLine| {
-            let held = line.session.as_ref().and_then(|session| self.held.get(session));
-            held.map(|held| &held.book.summary)
-        };
         let asked = |line: &&AuditLine| {
             line.number > after
                 && session.is_none_or(|session| line.session.as_ref() == Some(session))
-                && rules::may_see_line(scope, line, about(line))
+                && self.shows(scope, line)
         };
         self.audit.iter().filter(asked).take(rules::page_limit(limit)).cloned().collect()
+    }
+
+    pub fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Vec<AuditLine> {
+        let recent = self.audit.iter().rev().take_while(|line| line.at >= since);
+        let asked = recent.filter(|line| line.session.as_ref() == Some(session) && self.shows(scope, line));
+        asked.take(rules::page_limit(limit)).cloned().collect()
+    }
+
+    fn shows(&self, scope: &Scope, line: &AuditLine) -> bool {
+        let held = line.session.as_ref().and_then(|session| self.held.get(session));
+        rules::may_see_line(scope, line, held.map(|held| &held.book.summary))
     }
 }

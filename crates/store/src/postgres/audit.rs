@@ -77,8 +77,7 @@ pub(super) async fn read_lines(
         let rows = desk.query(sql, &[&desk.tenant.as_str(), &after, &session, &CHUNK_ROWS]).await?;
         for row in &rows {
             after = row.get(0);
-            let line: AuditLine = serde_json::from_str(row.get(1))
-                .map_err(|error| desk.damaged(format!("an audit line: {error}")))?;
+            let line = read_line(desk, row.get(1))?;
             if shows(desk, scope, &line).await? {
                 lines.push(line);
             }
@@ -90,6 +89,35 @@ pub(super) async fn read_lines(
             return Ok(lines);
         }
     }
+}
+
+/// Lines about a session, newest first, back to the first that is older.
+pub(super) async fn read_since(
+    desk: &Desk,
+    scope: &Scope,
+    session: &SessionId,
+    since: TimestampMs,
+    limit: usize,
+) -> Result<Vec<AuditLine>> {
+    let sql = "SELECT line FROM audit WHERE tenant = $1 AND session = $2::text AND session IS NOT NULL
+               ORDER BY number DESC LIMIT $3";
+    let limit = i64::try_from(rules::page_limit(limit)).unwrap_or(i64::MAX);
+    let rows = desk.query(sql, &[&desk.tenant.as_str(), &session.as_str(), &limit]).await?;
+    let mut lines = Vec::new();
+    for row in &rows {
+        let line = read_line(desk, row.get(0))?;
+        if line.at < since {
+            break;
+        }
+        if shows(desk, scope, &line).await? {
+            lines.push(line);
+        }
+    }
+    Ok(lines)
+}
+
+fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
+    serde_json::from_str(json).map_err(|error| desk.damaged(format!("an audit line: {error}")))
 }
 
 async fn shows(desk: &Desk, scope: &Scope, line: &AuditLine) -> Result<bool> {

@@ -443,6 +443,16 @@ impl Audit for PgStore {
     ) -> Result<Vec<AuditLine>> {
         reading!(self, scope, desk => audit::read_lines(&desk, scope, session, after, limit).await)
     }
+
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        reading!(self, scope, desk => audit::read_since(&desk, scope, session, since, limit).await)
+    }
 }
 
 #[async_trait]

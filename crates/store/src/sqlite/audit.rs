@@ -75,6 +75,40 @@ pub(super) const OF_SESSION: &str = "
     WHERE key > max(?1, (SELECT max(key) FROM audit WHERE key < ?2) / 4096 * 4096) AND key < ?2 AND session = ?3
     ORDER BY 2";
 
+/// The same from the end.
+pub(super) const OF_SESSION_BACK: &str = "
+    SELECT line, s.key FROM session_audit s CROSS JOIN audit a ON a.key = s.key
+    WHERE s.session = ?3 AND s.key > ?1 AND s.key < ?2
+    UNION ALL
+    SELECT line, key FROM audit
+    WHERE key > max(?1, (SELECT max(key) FROM audit WHERE key < ?2) / 4096 * 4096) AND key < ?2 AND session = ?3
+    ORDER BY 2 DESC";
+
+/// Lines about a session, newest first, back to the first that is older.
+pub(super) fn read_since(
+    desk: &Desk,
+    scope: &Scope,
+    session: &SessionId,
+    since: TimestampMs,
+    limit: usize,
+) -> Result<Vec<AuditLine>> {
+    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
+    let mut select = desk.prepare(OF_SESSION_BACK)?;
+    let (first, end) = (key_of(tenant, 0), key_of(tenant + 1, 0));
+    let mut rows = select.query(params![first, end, session.as_str()]).at(&desk.path)?;
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next().at(&desk.path)? {
+        let line = read_line(desk, &row.get::<_, String>(0).at(&desk.path)?)?;
+        if line.at < since || lines.len() == rules::page_limit(limit) {
+            break;
+        }
+        if shows(desk, scope, &line)? {
+            lines.push(line);
+        }
+    }
+    Ok(lines)
+}
+
 /// Lines after a number, oldest first, as far as the caller may see them.
 pub(super) fn read_lines(
     desk: &Desk,

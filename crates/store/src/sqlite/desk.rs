@@ -251,7 +251,7 @@ pub(super) fn int(number: u64) -> i64 {
 mod tests {
     use rusqlite::StatementStatus;
 
-    use super::super::audit::{LAST, OF_SESSION};
+    use super::super::audit::{LAST, OF_SESSION, OF_SESSION_BACK};
     use super::super::schema::migrate;
     use super::super::watch::HEAD;
     use super::*;
@@ -270,6 +270,7 @@ mod tests {
             HEAD,
             LAST,
             OF_SESSION,
+            OF_SESSION_BACK,
             "SELECT id, body FROM log WHERE key = ?1",
             "SELECT id, key, body FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3",
             "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1",

@@ -368,6 +368,16 @@ impl Audit for SqliteStore {
     ) -> Result<Vec<AuditLine>> {
         self.readers.read(|desk| audit::read_lines(desk, scope, session, after, limit))
     }
+
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        self.readers.read(|desk| audit::read_since(desk, scope, session, since, limit))
+    }
 }
 
 #[async_trait]

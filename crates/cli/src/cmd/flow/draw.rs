@@ -1,5 +1,7 @@
 //! A run as a drawing: the nodes in the order in which work flows, each with its state, and below it where its work goes.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::io::Write;
 
 use anstyle::Style;
@@ -26,8 +28,9 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     if let Some(message) = &view.message {
         writeln!(out, "{RED}{}{RED:#}", clean(message))?;
     }
-    for node in in_order(view) {
-        draw_node(view, node, out)?;
+    let leaving = leaving_of(view);
+    for node in in_order(view, &leaving) {
+        draw_node(node, leaving.get(node.id.as_str()).map(Vec::as_slice).unwrap_or_default(), out)?;
     }
     for result in &view.results {
         let text: String = result.text.chars().take(RESULT_CHARS).collect();
@@ -42,21 +45,43 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Sources before their targets; what the improvement pass added comes last.
-fn in_order(view: &RunView) -> Vec<&NodeView> {
-    let forward = || view.edges.iter().filter(|edge| edge.kind == EdgeKind::Forward);
-    let mut left: Vec<&NodeView> = view.nodes.iter().collect();
-    let mut order: Vec<&NodeView> = Vec::with_capacity(left.len());
-    while !left.is_empty() {
-        let is_open = |id: &str| left.iter().any(|node| node.id == id);
-        let is_next = |node: &&NodeView| !forward().any(|edge| edge.to == node.id && is_open(&edge.from));
-        let at = left.iter().position(is_next).unwrap_or(0);
-        order.push(left.remove(at));
+/// The edges that leave each node.
+type Leaving<'v> = HashMap<&'v str, Vec<&'v EdgeView>>;
+
+fn leaving_of(view: &RunView) -> Leaving<'_> {
+    let mut leaving = Leaving::new();
+    for edge in &view.edges {
+        leaving.entry(edge.from.as_str()).or_default().push(edge);
+    }
+    leaving
+}
+
+/// Sources before their targets, of equals the one that stands first; what the improvement pass added comes last.
+fn in_order<'v>(view: &'v RunView, leaving: &Leaving<'v>) -> Vec<&'v NodeView> {
+    let places: HashMap<&str, usize> =
+        view.nodes.iter().enumerate().map(|(at, node)| (node.id.as_str(), at)).collect();
+    let mut missing = vec![0_usize; view.nodes.len()];
+    let forward = view.edges.iter().filter(|edge| edge.kind == EdgeKind::Forward);
+    forward.filter_map(|edge| places.get(edge.to.as_str())).for_each(|at| missing[*at] += 1);
+    let free = missing.iter().enumerate().filter(|(_, count)| **count == 0);
+    let mut ready: BinaryHeap<Reverse<usize>> = free.map(|(at, _)| Reverse(at)).collect();
+    let mut order = Vec::with_capacity(view.nodes.len());
+    while let Some(Reverse(at)) = ready.pop() {
+        let node = &view.nodes[at];
+        order.push(node);
+        let leaves = leaving.get(node.id.as_str()).into_iter().flatten();
+        let forward = leaves.filter(|edge| edge.kind == EdgeKind::Forward);
+        for to in forward.filter_map(|edge| places.get(edge.to.as_str()).copied()) {
+            missing[to] -= 1;
+            if missing[to] == 0 {
+                ready.push(Reverse(to));
+            }
+        }
     }
     order
 }
 
-fn draw_node(view: &RunView, node: &NodeView, out: &mut Out) -> Result<()> {
+fn draw_node(node: &NodeView, leaves: &[&EdgeView], out: &mut Out) -> Result<()> {
     let (mark, style) = mark_of(node.status);
     let role = node.role.as_deref().filter(|role| *role != node.id);
     let role = role.map(|role| format!(" ({role})")).unwrap_or_default();
@@ -76,7 +101,6 @@ fn draw_node(view: &RunView, node: &NodeView, out: &mut Out) -> Result<()> {
     if let Some(about) = about {
         writeln!(out, "│   {DIM}{}{DIM:#}", fit(about, SAID_COLUMNS))?;
     }
-    let leaves: Vec<&EdgeView> = view.edges.iter().filter(|edge| edge.from == node.id).collect();
     for (at, edge) in leaves.iter().enumerate() {
         let branch = if at + 1 == leaves.len() { "└" } else { "├" };
         let arrow = match edge.kind {
@@ -118,5 +142,68 @@ fn style_of_run(status: RunStatus) -> Style {
         RunStatus::Completed => GREEN,
         RunStatus::Failed => RED,
         RunStatus::Cancelled => DIM,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood::core::TimestampMs;
+    use sapwood::core::flow::Phase;
+
+    use super::*;
+
+    fn node(id: String) -> NodeView {
+        NodeView {
+            id,
+            kind: NodeKind::Agent,
+            name: None,
+            role: None,
+            agent: None,
+            status: NodeStatus::Idle,
+            visits: 0,
+            attempt: 0,
+            session: None,
+            said: None,
+            why: None,
+            code: None,
+        }
+    }
+
+    fn edge(from: &str, to: &str) -> EdgeView {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        EdgeView { from, to, kind: EdgeKind::Forward, status: EdgeStatus::Open }
+    }
+
+    fn view_of(nodes: Vec<NodeView>, edges: Vec<EdgeView>) -> RunView {
+        RunView {
+            run: "flow-r".parse().unwrap(),
+            flow: "f".to_owned(),
+            name: "f".to_owned(),
+            status: RunStatus::Open,
+            phase: Phase::Forward,
+            input: String::new(),
+            code: None,
+            message: None,
+            created_at: TimestampMs(1),
+            updated_at: TimestampMs(1),
+            nodes,
+            edges,
+            approvals: Vec::new(),
+            results: Vec::new(),
+            mirror: None,
+        }
+    }
+
+    /// Each node that looked through all the others would keep this test for an hour.
+    #[test]
+    fn a_wide_flow_is_drawn_with_sources_before_their_targets() {
+        let names: Vec<String> = (1..=50_000).map(|at| format!("a{at}")).collect();
+        let all = std::iter::once("end".to_owned()).chain(names.clone()).chain(["begin".to_owned()]);
+        let mut edges: Vec<EdgeView> = names.iter().map(|name| edge("begin", name)).collect();
+        edges.extend(names.iter().map(|name| edge(name, "end")));
+        let view = view_of(all.map(node).collect(), edges);
+        let order: Vec<&str> =
+            in_order(&view, &leaving_of(&view)).iter().map(|node| node.id.as_str()).collect();
+        assert_eq!((order[0], order[1], order[50_000], order[50_001]), ("begin", "a1", "a50000", "end"));
     }
 }
