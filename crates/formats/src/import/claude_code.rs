@@ -28,7 +28,7 @@ use serde::Deserialize;
 
 use super::blocks::{Block, Content, part_bytes};
 use super::harvest::{
-    Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name, usage_beyond,
+    Act, By, Earlier, Harvest, Key, Name, Path, Under, believable, lineage, model_name, usage_beyond,
 };
 use super::messages::user_bodies;
 use super::text::Time;
@@ -44,7 +44,7 @@ const ID_BYTES_MAX: usize = 256;
 const PROVIDER: &str = "anthropic";
 /// Responses whose usage is remembered, in case one goes on behind something else.
 const COUNTED_MAX: usize = 64;
-/// Which part of a record's key stands for the first of its entries, where that is not the one others hang from.
+/// Which part of a record's key stands for the response it is part of: others hang from the last of what answered that.
 const FIRST_PART: usize = 2;
 
 #[derive(Deserialize, Default)]
@@ -453,7 +453,8 @@ impl Importer {
         let key = Key::of(&format!("{uuid}/0"));
         let Preserved { head_uuid, tail_uuid, .. } = kept;
         let names = head_uuid.map_or_else(Vec::new, |head| {
-            vec![Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0")), Key::of(&head)]
+            let entries = [Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0"))];
+            entries.map(Name::Entry).into_iter().chain([Name::Record(Key::of(&head))]).collect()
         });
         let (body, by, path) = (compaction.into(), By::Agent, Path::Main);
         harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
@@ -508,10 +509,8 @@ impl Importer {
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
         let last = add_results(response.held.iter_mut(), key, path, harvest);
         (harvest.at, harvest.line) = (at, line);
-        if last != key {
-            for uuid in &response.uuids {
-                harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
-            }
+        for uuid in &response.uuids {
+            harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
         }
         let held = response.held.into_iter().map(|held| held.uuid);
         for uuid in response.uuids.into_iter().chain(held) {
@@ -525,7 +524,7 @@ impl Importer {
 fn add_rest(uuid: &str, boundary: &str, tail: &str, summary: String, harvest: &mut Harvest) {
     let key = Key::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
-    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Key::of(boundary)]);
+    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Name::Entry(Key::of(boundary))]);
     let (by, path, earlier) = (By::Agent, Path::Main, Earlier::default());
     harvest.step(key, Act::Add { body, under, by, path, names, earlier });
     harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);

@@ -14,7 +14,7 @@ use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable, usage_beyond};
+use super::harvest::{Act, By, Earlier, Key, Name, Path, Step, Under, believable, usage_beyond};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::versions::{Meeting, Version, Versions};
@@ -39,7 +39,7 @@ struct Add {
     key: Key,
     body: Body,
     by: By,
-    names: Vec<Key>,
+    names: Vec<Name>,
     earlier: Earlier,
 }
 
@@ -207,7 +207,7 @@ impl Grower {
                 self.follow(path, place);
             }
             Act::Version { body, under, by, path, names } => {
-                let names = names.into_iter().collect();
+                let names = names.map(Name::Entry).into_iter().collect();
                 let add = Add { key: step.key, body, by, names, earlier: Earlier::default() };
                 let place = self.place(under, &mut report);
                 let row = self.take_version(add, place, &mut report, drafts);
@@ -345,12 +345,13 @@ impl Grower {
             self.keys.put_stand_in(key, place, &self.rows);
             return place;
         }
-        let named = names.into_iter().find(|name| self.row(*name).is_some());
+        let named = names.into_iter().find(|name| self.is_there(*name));
         match &mut body {
             Body::Compaction(compaction) => {
-                compaction.first_kept = named.and_then(|kept| self.entry_on_path(kept, place));
+                let kept = named.and_then(|kept| self.first_kept(kept, place));
+                compaction.first_kept = kept.map(|row| self.rows.id(row));
             }
-            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left)),
+            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left.key())),
             _ => {}
         }
         self.move_leaf(place, drafts);
@@ -471,10 +472,30 @@ impl Grower {
         self.row(key).map(|row| self.rows.id(row))
     }
 
-    /// The entry of a record, if it is `from` or above it.
-    fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
-        let wanted = self.row(key)?;
-        self.is_on_path(Some(wanted), from).then(|| self.rows.id(wanted))
+    fn is_there(&self, name: Name) -> bool {
+        match name {
+            Name::Entry(key) => self.row(key).is_some(),
+            Name::Record(key) => self.keys.find(key, &self.rows).is_some(),
+        }
+    }
+
+    /// What a compaction behind `from` keeps from, if that is on its path. A record without an entry stands for what it
+    /// hung from, which is not kept.
+    fn first_kept(&mut self, name: Name, from: Place) -> Place {
+        match (name, self.keys.find(name.key(), &self.rows)?) {
+            (Name::Record(_), Met::StandIn(place)) => self.child_on_path(place, from),
+            (_, met) => self.place_of(met).filter(|row| self.is_on_path(Some(*row), from)),
+        }
+    }
+
+    /// What follows a place on the way down to `from`: the first entry of all, if that is before it.
+    fn child_on_path(&mut self, place: Place, from: Place) -> Place {
+        let mut child = from?;
+        while self.rows.parent(child) != place {
+            self.walked += 1;
+            child = self.rows.parent(child).filter(|_| self.walked <= WALK_STEPS_MAX)?;
+        }
+        Some(child)
     }
 
     /// Whether a place is `from` or above it. Parents have smaller places than their children.

@@ -108,6 +108,23 @@ pub enum Path {
     Side,
 }
 
+/// A record that an entry refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// The entry that the key leads to.
+    Entry(Key),
+    /// A link of the source's chain, which may have no entry: then what is kept from there begins with what follows it.
+    Record(Key),
+}
+
+impl Name {
+    pub(super) fn key(self) -> Key {
+        match self {
+            Name::Entry(key) | Name::Record(key) => key,
+        }
+    }
+}
+
 /// What the log may have of a record from an import when its source said less of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Earlier {
@@ -127,7 +144,7 @@ pub struct Earlier {
 pub enum Act {
     /// An entry in the tree. `names` are records it may refer to, of which the first that is there counts: what a
     /// compaction keeps from, if that is on its path, or the leaf that a branch's summary tells of.
-    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Key>, earlier: Earlier },
+    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Name>, earlier: Earlier },
     /// A message that the source may write anew: the step's key is that of the message, whatever it says. Versions are
     /// told apart by where they hang and what they say, and what the calls took counts once.
     Version { body: Body, under: Under, by: By, path: Path, names: Option<Key> },
@@ -241,7 +258,7 @@ impl Harvest {
                 under,
                 by: By::Agent,
                 path: Path::Main,
-                names: names.into_iter().collect(),
+                names: names.map(Name::Record).into_iter().collect(),
                 earlier: Earlier::default(),
             },
         );

@@ -565,3 +565,29 @@ fn a_helper_is_a_session_of_its_own_with_its_own_calls() {
     assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000007:agent-b7d1");
     assert_eq!(session.parent.unwrap().session.as_str(), "c0ffee00-0000-4000-8000-000000000007");
 }
+
+#[test]
+fn a_segment_that_begins_with_an_attachment_keeps_what_follows_it() {
+    for (head, kept) in [("x1", "u:kept"), ("u2", "u:kept"), ("a1", "a:old answer")] {
+        let segment = json!({ "headUuid": head, "tailUuid": "a2", "anchorUuid": "s1" });
+        let boundary = json!({ "subtype": "compact_boundary", "logicalParentUuid": "a2", "compactMetadata": { "trigger": "auto", "preservedSegment": segment } });
+        let summary = json!({ "isCompactSummary": true, "message": { "role": "user", "content": "so far" } });
+        let all = [
+            user("u1", None, "old"),
+            said("a1", "u1", "m1", "old answer"),
+            record("x1", Some("a1"), "attachment", json!({ "attachment": { "type": "date_change" } })),
+            user("u2", Some("x1"), "kept"),
+            said("a2", "u2", "m2", "kept answer"),
+            record("b1", None, "system", boundary),
+            record("s1", Some("b1"), "user", summary),
+            user("u3", Some("a2"), "new"),
+        ];
+        let fresh = take_all(&all);
+        assert_eq!(fresh.context()[..2], ["u:so far", kept], "{head}");
+        assert_eq!(fresh.context().last().unwrap(), "u:new");
+        for count in 0..all.len() {
+            let grown = take_again(Format::ClaudeCode, take_all(&all[..count]).log, lines(&all));
+            assert_eq!(grown.context(), fresh.context(), "{head} after {count}");
+        }
+    }
+}
