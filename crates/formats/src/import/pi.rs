@@ -15,7 +15,7 @@ use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
     ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
 };
-use sapwood_core::{BlobHash, Body, Json, TimestampMs};
+use sapwood_core::{BlobHash, Body, EntryId, Json, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -175,7 +175,7 @@ impl Reader for Importer {
 
     fn finish(&mut self, harvest: &mut Harvest) {
         if harvest.session.is_none() && self.lines > 0 {
-            let name = file_session(&self.name);
+            let name = self.file_session(&self.name);
             harvest.open_headless(self.format(), &name, self.began_at);
         }
     }
@@ -194,6 +194,16 @@ impl Importer {
         }
     }
 
+    /// The session of a file: operator names it by the session.
+    fn file_session(&self, path: &str) -> String {
+        let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+        let stem = name.strip_suffix(".jsonl").unwrap_or(name);
+        match self.dialect {
+            Dialect::Pi => pi_session(stem).to_owned(),
+            Dialect::Operator => stem.to_owned(),
+        }
+    }
+
     fn open(&mut self, header: Record<'_>, harvest: &mut Harvest) {
         let Some(id) = header.id else {
             harvest.report(Trouble::BadHeader { why: "it has no id".to_owned() });
@@ -203,10 +213,11 @@ impl Importer {
         if self.dialect == Dialect::Pi && header.version.unwrap_or(1) < 2 {
             self.chain = Some(vec![Key::of("header")]);
         }
+        let parent = header.parent_session.as_deref().map(|path| self.file_session(path));
         let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
         session.title = header.name;
-        session.parent = header.parent_session.as_deref().map(file_session).map(|id| lineage(format, &id));
+        session.parent = parent.map(|id| lineage(format, &id));
         self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
@@ -398,11 +409,14 @@ fn by_of(body: &Body) -> By {
     if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
 }
 
-/// The session of a file, which pi names `<time>_<id>.jsonl`.
-fn file_session(path: &str) -> String {
-    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let stem = name.strip_suffix(".jsonl").unwrap_or(name);
-    stem.rsplit('_').next().unwrap_or(stem).to_owned()
+/// pi names a file `<time>_<uuid>.jsonl`. Of any other name nothing is cut: what follows may be the same for two sessions.
+fn pi_session(stem: &str) -> &str {
+    let is_time = |text: &str| {
+        let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        shape == "0000-00-00T00-00-00-000Z"
+    };
+    let cut = stem.split_once('_').filter(|(time, id)| is_time(time) && id.parse::<EntryId>().is_ok());
+    cut.map_or(stem, |(_, id)| id)
 }
 
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {

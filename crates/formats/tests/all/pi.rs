@@ -457,3 +457,33 @@ fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
     );
     assert_eq!(taken.context(), ["u:so far", "u:two"]);
 }
+
+/// What a file without its header is taken for, and whose fork a header with this parent is.
+fn named(format: Format, file: &str) -> (String, String) {
+    use sapwood_formats::import::{harvest::Harvest, reader};
+    let session = |lines: String, file: &str| {
+        let (mut reader, mut harvest) = (reader(format, file).unwrap(), Harvest::default());
+        for (number, line) in (1..).zip(lines.split_inclusive('\n')) {
+            reader.push_line(line.as_bytes(), number, &mut harvest);
+        }
+        reader.finish(&mut harvest);
+        harvest.session.unwrap()
+    };
+    let mut fork = header();
+    fork["parentSession"] = json!(format!("/home/me/{file}.jsonl"));
+    let headless = session(lines(&[user("u1", None, "hello")]), file).id.to_string();
+    (headless, session(lines(&[fork]), "x").parent.unwrap().session.to_string())
+}
+
+#[test]
+fn only_pis_own_file_names_are_cut_and_sessions_of_different_files_stay_apart() {
+    let uuid = "0199bbbb-0000-7000-8000-000000000001";
+    let both = |name: &str| (name.to_owned(), name.to_owned());
+    assert_eq!(named(Format::Pi, &format!("2026-01-02T03-04-05-000Z_{uuid}")), both(uuid));
+    for name in ["notes_today", "logs_today", "2026-01-02T03-04-05-000Z_today", "v1_0199bbbb"] {
+        assert_eq!(named(Format::Pi, name), both(name));
+    }
+    for name in ["sess_abc", "profile_abc", &format!("2026-01-02T03-04-05-000Z_{uuid}")] {
+        assert_eq!(named(Format::Operator, name), both(name));
+    }
+}
