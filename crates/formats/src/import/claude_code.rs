@@ -209,8 +209,9 @@ pub struct Importer {
     lately: VecDeque<(u64, Usage)>,
     /// Records that were there.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    /// The boundary whose summary is to come, by its record.
-    boundary: Option<(String, CompactMetadata)>,
+    /// The boundaries whose summaries are to come, by their records: of the main path, and of a helper's own.
+    main_boundary: Option<(String, CompactMetadata)>,
+    side_boundary: Option<(String, CompactMetadata)>,
     /// A helper's own file: its side path is the main one.
     is_helper: bool,
     loose: u64,
@@ -249,7 +250,8 @@ impl Importer {
             counted: HashSet::default(),
             lately: VecDeque::new(),
             seen: HashSet::default(),
-            boundary: None,
+            main_boundary: None,
+            side_boundary: None,
             is_helper: false,
             loose: 0,
         }
@@ -300,7 +302,7 @@ impl Importer {
             }
             ("user", Some(message), _) if record.is_compact_summary == Some(true) => {
                 self.close(path, harvest);
-                self.take_summary(&uuid, under, message, harvest);
+                self.take_summary(&uuid, under, path, message, harvest);
             }
             ("user", Some(message), _) if !is_meta => {
                 self.take_user(uuid, under, parent, path, message.content, harvest);
@@ -318,7 +320,7 @@ impl Importer {
 
     fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut Harvest) {
         self.close(path, harvest);
-        self.boundary = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
+        *self.boundary(path) = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
         let under = record.logical_parent_uuid.or(record.parent_uuid);
         harvest.alias(Key::of(uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
     }
@@ -430,14 +432,21 @@ impl Importer {
         add_held(held, under, path, harvest);
     }
 
-    fn take_summary(&mut self, uuid: &str, under: Under, message: Message<'_>, harvest: &mut Harvest) {
-        let (boundary, mut metadata) = self.boundary.take().unwrap_or_default();
+    fn take_summary(
+        &mut self,
+        uuid: &str,
+        under: Under,
+        path: Path,
+        message: Message<'_>,
+        harvest: &mut Harvest,
+    ) {
+        let (boundary, mut metadata) = self.boundary(path).take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
         let kept = metadata.take_kept();
         if let (Some(anchor), Some(tail)) = (&kept.anchor_uuid, &kept.tail_uuid)
             && *anchor == boundary
         {
-            return add_rest(uuid, &boundary, tail, harvest.words(&parts), harvest);
+            return add_rest(uuid, &boundary, tail, path, harvest.words(&parts), harvest);
         }
         let compaction = Compaction {
             summary: Some(harvest.words(&parts)),
@@ -456,10 +465,17 @@ impl Importer {
             let entries = [Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0"))];
             entries.map(Name::Entry).into_iter().chain([Name::Record(Key::of(&head))]).collect()
         });
-        let (body, by, path) = (compaction.into(), By::Agent, Path::Main);
+        let (body, by) = (compaction.into(), By::Agent);
         harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
         for uuid in tail_uuid.as_deref().into_iter().chain([uuid]) {
-            harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+            harvest.alias(Key::of(uuid), Under::Key(key), path);
+        }
+    }
+
+    fn boundary(&mut self, path: Path) -> &mut Option<(String, CompactMetadata)> {
+        match path {
+            Path::Main => &mut self.main_boundary,
+            Path::Side => &mut self.side_boundary,
         }
     }
 
@@ -521,13 +537,13 @@ impl Importer {
 
 /// A summary of what came behind `tail`: what was before it stays, and the summary follows. So the conversation goes on from
 /// there, and what was summed up is a branch that was left.
-fn add_rest(uuid: &str, boundary: &str, tail: &str, summary: String, harvest: &mut Harvest) {
+fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut Harvest) {
     let key = Key::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
     let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Name::Entry(Key::of(boundary))]);
-    let (by, path, earlier) = (By::Agent, Path::Main, Earlier::default());
+    let (by, earlier) = (By::Agent, Earlier::default());
     harvest.step(key, Act::Add { body, under, by, path, names, earlier });
-    harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+    harvest.alias(Key::of(uuid), Under::Key(key), path);
 }
 
 /// What waited for a response goes in behind it, and behind each other. Gives the last of it.

@@ -591,3 +591,42 @@ fn a_segment_that_begins_with_an_attachment_keeps_what_follows_it() {
         }
     }
 }
+
+#[test]
+fn a_helpers_compaction_stays_off_the_main_path_and_leaves_the_main_one_its_boundary() {
+    let aside = |mut record: Value| {
+        record["isSidechain"] = json!(true);
+        record
+    };
+    let boundary = |uuid: &str, after: &str, trigger: &str| {
+        let more = json!({ "subtype": "compact_boundary", "logicalParentUuid": after, "compactMetadata": { "trigger": trigger } });
+        record(uuid, None, "system", more)
+    };
+    let summary = |uuid: &str, parent: &str, text: &str| {
+        let more = json!({ "isCompactSummary": true, "message": { "role": "user", "content": text } });
+        record(uuid, Some(parent), "user", more)
+    };
+    let mut all = vec![
+        user("u1", None, "main"),
+        aside(user("x1", None, "side")),
+        aside(said("x2", "x1", "mx", "at work")),
+        user("u2", Some("u1"), "second"),
+        boundary("b1", "u2", "manual"),
+        aside(boundary("b2", "x2", "auto")),
+        aside(summary("s2", "b2", "the side so far")),
+    ];
+    let taken = take_all(&all);
+    assert_eq!(taken.context(), ["u:main", "u:second"]);
+    all.extend([summary("s1", "b1", "so far"), user("u3", Some("s1"), "third")]);
+    let fresh = take_all(&all);
+    assert_eq!(fresh.context(), ["u:so far", "u:third"]);
+    let triggers = fresh.log.entries().filter_map(|entry| match &entry.body {
+        Body::Compaction(compaction) => Some(compaction.trigger),
+        _ => None,
+    });
+    assert_eq!(triggers.collect::<Vec<_>>(), [Trigger::Pressure, Trigger::Manual]);
+    for count in 0..all.len() {
+        let grown = take_again(Format::ClaudeCode, take_all(&all[..count]).log, lines(&all));
+        assert_eq!(grown.context(), fresh.context(), "after {count}");
+    }
+}
