@@ -7,7 +7,9 @@
 //!   has a key of its own, so that a later import knows that its count is still to come.
 //! - A count that no response is waiting for is what a compaction took, if one follows, or stands by itself.
 //! - `compacted` names the history that replaces the old one: a compaction that keeps nothing, and then that history.
-//! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
+//! - `thread_rolled_back` drops the last turns, and with them what Codex itself had said right before the first of these: the
+//!   source went back, and what was dropped stays as a branch. What precedes the first turn of all stays. Settings are Codex's,
+//!   and not the thread's, so those that were dropped are told again.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
 //!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
 //!   by the fork's own ones before them, so that they do not count again when it turns up. Older forks begin with copies
@@ -181,6 +183,15 @@ struct Owed {
     usage: Usage,
 }
 
+/// Where a turn of the user's begins.
+struct Turn {
+    before: Under,
+    /// How many settings had been told by then.
+    settings: u32,
+    /// Whether its words are among those that an old compaction repeats.
+    has_words: bool,
+}
+
 #[derive(Default)]
 pub struct Importer {
     name: String,
@@ -196,8 +207,10 @@ pub struct Importer {
     effort: Option<String>,
     total: Option<Tokens>,
     owed: Option<Owed>,
-    /// What stood before each of the user's turns.
-    turns: Vec<Under>,
+    turns: Vec<Turn>,
+    /// What stood before the words of Codex itself that came last, if nothing else followed them.
+    prelude: Option<(Under, u32)>,
+    settings: u32,
     under: Option<Under>,
     words: VecDeque<String>,
     words_bytes: usize,
@@ -333,17 +346,20 @@ impl Importer {
         if context.model.is_some() && context.model != self.model {
             self.close(harvest);
             self.model.clone_from(&context.model);
-            self.add(ModelChanged { model: self.model_name() }.into(), By::Agent, harvest);
+            self.set(ModelChanged { model: self.model_name() }.into(), harvest);
         }
         if context.effort.is_some() && context.effort != self.effort {
             self.close(harvest);
             self.effort.clone_from(&context.effort);
-            self.add(
-                ThinkingChanged { level: context.effort.unwrap_or_default() }.into(),
-                By::Agent,
-                harvest,
-            );
+            self.set(ThinkingChanged { level: context.effort.unwrap_or_default() }.into(), harvest);
         }
+    }
+
+    /// A setting is no word of anybody's, so it may stand among those of Codex itself.
+    fn set(&mut self, setting: Body, harvest: &mut Harvest) {
+        let prelude = self.prelude.take();
+        self.add(setting, By::Agent, harvest);
+        (self.prelude, self.settings) = (prelude, self.settings + 1);
     }
 
     fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut Harvest) {
@@ -411,20 +427,33 @@ impl Importer {
         }
         if role != "user" {
             let note = SystemNote { text: harvest.words(&parts), reason: None };
-            return self.add(note.into(), By::Agent, harvest);
+            return self.add_prelude(note.into(), harvest);
         }
         let text = joined_text(&parts);
         if is_context(&text) {
             // Not the user's words, so not a turn of theirs, nor what a list shows of the session.
             let custom_type = format!("{}:context", Format::Codex.as_str());
             let context = CustomMessage { custom_type, parts, display: false, details: None };
-            return self.add(context.into(), By::Agent, harvest);
-        }
-        if self.turns.len() < TURNS_MAX {
-            self.turns.push(self.place());
+            return self.add_prelude(context.into(), harvest);
         }
         self.remember(text);
-        self.add(UserMessage { parts, origin: None }.into(), By::Caller, harvest);
+        self.add_turn(UserMessage { parts, origin: None }, true, harvest);
+    }
+
+    /// What Codex says by itself: a rollback of the turn that it precedes drops it, too.
+    fn add_prelude(&mut self, body: Body, harvest: &mut Harvest) {
+        let before = self.prelude.take().unwrap_or((self.place(), self.settings));
+        self.add(body, By::Agent, harvest);
+        self.prelude = Some(before);
+    }
+
+    fn add_turn(&mut self, said: UserMessage, has_words: bool, harvest: &mut Harvest) {
+        let here = (self.place(), self.settings);
+        let (before, settings) = self.prelude.filter(|_| !self.turns.is_empty()).unwrap_or(here);
+        if self.turns.len() < TURNS_MAX {
+            self.turns.push(Turn { before, settings, has_words });
+        }
+        self.add(said.into(), By::Caller, harvest);
     }
 
     /// The user's latest words, as many as a compaction without a history repeats.
@@ -546,14 +575,29 @@ impl Importer {
 
     fn roll_back(&mut self, count: usize, harvest: &mut Harvest) {
         let kept = self.turns.len().saturating_sub(count);
-        let Some(to) = self.turns.drain(kept..).next() else { return };
-        for _ in 0..count {
-            let Some(dropped) = self.words.pop_back() else { break };
-            self.words_bytes -= dropped.len();
+        let dropped = self.turns.split_off(kept);
+        let Some(first) = dropped.first() else { return };
+        for _ in dropped.iter().filter(|turn| turn.has_words) {
+            let Some(words) = self.words.pop_back() else { break };
+            self.words_bytes -= words.len();
         }
         let key = self.next_key(b"rolled back");
-        harvest.step(key, Act::Rewind(to));
-        self.under = Some(to);
+        harvest.step(key, Act::Rewind(first.before));
+        (self.under, self.prelude) = (Some(first.before), None);
+        if first.settings < self.settings {
+            self.tell_settings_again(key, harvest);
+        }
+    }
+
+    /// No record says this, so the keys of the records that follow are not made of it.
+    fn tell_settings_again(&mut self, key: Key, harvest: &mut Harvest) {
+        let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
+        let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
+        for (number, body) in (1..).zip([model, effort]) {
+            let Some::<Body>(body) = body else { continue };
+            harvest.add(key.part(number), self.place(), By::Agent, body);
+            self.under = Some(Under::Key(key.part(number)));
+        }
     }
 
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
@@ -576,19 +620,20 @@ impl Importer {
                 }
             }
             None => {
+                self.words.retain(|text| !text.is_empty());
                 self.repeated_bytes += self.words_bytes + self.words.len() * MESSAGE_BYTES;
                 let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
                 let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
+                let has_words = words.len();
                 if is_too_much {
                     let why = "the user's words before it, which were repeated too often already".to_owned();
                     harvest.report(super::Trouble::LeftOut { why });
                 }
-                for text in words.into_iter().chain([compacted.message]).filter(|text| !text.is_empty()) {
-                    self.add(
-                        UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
-                        By::Caller,
-                        harvest,
-                    );
+                let message = Some(compacted.message).filter(|text| !text.is_empty());
+                for (number, text) in words.into_iter().chain(message).enumerate() {
+                    // The message is a turn as well, but none that the next compaction repeats.
+                    let said = UserMessage { parts: vec![Part::text(text)], origin: None };
+                    self.add_turn(said, number < has_words, harvest);
                 }
             }
         }
@@ -637,7 +682,7 @@ impl Importer {
         let earlier = Earlier { same: Some(other), counted, ..Earlier::default() };
         let (by, path) = (By::Agent, Path::Main);
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        self.under = Some(Under::Key(key));
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
     fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
@@ -649,7 +694,7 @@ impl Importer {
         let key = self.next_key(&outline(&body));
         let path = Path::Main;
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        self.under = Some(Under::Key(key));
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
     fn place(&self) -> Under {

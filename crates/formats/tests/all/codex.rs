@@ -473,3 +473,68 @@ fn what_an_older_fork_copied_at_one_go_counts_in_its_source() {
     let grown = take_again(Format::Codex, take_all(&copied).log, lines(&[&copied[..], &mine].concat()));
     assert_eq!((grown.context(), spent(&grown)), (whole.context(), (1, 30, 3)));
 }
+
+fn rolled_back(turns: u64) -> Value {
+    event(json!({ "type": "thread_rolled_back", "num_turns": turns }))
+}
+
+/// Imports every prefix and then all of it, which must give what a fresh import gives.
+fn take_grown(values: &[Value]) -> Taken {
+    let fresh = take_all(values);
+    for count in 0..values.len() {
+        let grown = take_again(Format::Codex, take_all(&values[..count]).log, lines(values));
+        assert_eq!(grown.context(), fresh.context(), "after {count}");
+        assert_eq!(grown.spend(), fresh.spend(), "after {count}");
+        assert_eq!(take_again(Format::Codex, grown.log, lines(values)).added, 0, "after {count}");
+    }
+    fresh
+}
+
+#[test]
+fn a_rollback_drops_what_codex_said_right_before_the_turn_and_not_before_the_first() {
+    let developer = |text: &str| {
+        let content = json!([{ "type": "input_text", "text": text }]);
+        item(json!({ "type": "message", "role": "developer", "content": content }))
+    };
+    let values = [
+        meta(),
+        user("<environment_context>a</environment_context>"),
+        line("turn_context", json!({ "model": "gpt-a", "effort": "low" })),
+        user("one"),
+        assistant("first"),
+        developer("<permissions instructions>new</permissions instructions>"),
+        user("<environment_context>b</environment_context>"),
+        line("turn_context", json!({ "model": "gpt-b", "effort": "high" })),
+        user("two"),
+        assistant("second"),
+        rolled_back(1),
+    ];
+    let environment = "u:<environment_context>a</environment_context>";
+    let taken = take_grown(&values);
+    assert_eq!(taken.context(), [environment, "u:one", "a:first"]);
+    let context = taken.log.context();
+    assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("gpt-b"), "high"));
+    let all = take_grown(&[&values[..10], &[rolled_back(2), user("anew")]].concat());
+    assert_eq!(all.context(), [environment, "u:anew"]);
+}
+
+#[test]
+fn what_an_old_compaction_repeats_can_be_rolled_back() {
+    let compacted = || line("compacted", json!({ "message": "so far" }));
+    let values = [
+        meta(),
+        user("one"),
+        assistant("first"),
+        user("two"),
+        assistant("second"),
+        compacted(),
+        user("three"),
+        assistant("third"),
+        rolled_back(2),
+    ];
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:two"], "what was summed up is a turn, too");
+    let values = [&values[..6], &[rolled_back(1), user("three")]].concat();
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:two", "u:three"]);
+    let values = [&values[..6], &[rolled_back(2), user("three"), compacted()]].concat();
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:three", "u:so far"], "as many words as turns go");
+}
