@@ -538,3 +538,58 @@ fn what_an_old_compaction_repeats_can_be_rolled_back() {
     let values = [&values[..6], &[rolled_back(2), user("three"), compacted()]].concat();
     assert_eq!(take_grown(&values).context(), ["u:one", "u:three", "u:so far"], "as many words as turns go");
 }
+
+/// Imports a rollout whose bases, the oldest first, were found as far as they are here.
+fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
+    crate::taking::take_with(Format::Codex, log, |harvest| {
+        use sapwood_formats::import::Reader;
+        let mut importer = Importer::default();
+        importer.push_line(own[0].to_string().as_bytes(), 1, harvest);
+        for (number, value) in bases.iter().flat_map(|base| base.iter().enumerate()) {
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, harvest);
+        }
+        for (number, value) in own.iter().enumerate().skip(1) {
+            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, harvest);
+        }
+        importer.finish(harvest);
+    })
+}
+
+#[test]
+fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
+    let begin = |number: usize| {
+        let id = |number: usize| format!("0199aaaa-0000-7000-8000-00000000000{number}");
+        let mut first = meta();
+        first["payload"]["id"] = json!(id(number));
+        if number > 1 {
+            let base = json!({ "thread_id": id(number - 1), "end_ordinal_exclusive": 99 });
+            first["payload"]["history_base"] = base;
+        }
+        first
+    };
+    let model = line("turn_context", json!({ "model": "gpt-test" }));
+    let turn = |number: usize| {
+        let total = (number as u64 * 100, number as u64 * 10);
+        let name = format!("ask {number}");
+        vec![begin(number), model.clone(), user(&name), assistant("yes"), counted(total, (100, 10))]
+    };
+    let (oldest, middle, newest) = (turn(1), turn(2), turn(3));
+    let bases = [&oldest[..], &middle, &newest];
+    let mut own = turn(4);
+    // A call that no response waits for, before a compaction: it is what wrote that.
+    own.extend([counted((450, 45), (50, 5)), line("compacted", json!({ "message": "so far" }))]);
+    own.extend([assistant("more"), counted((500, 50), (50, 5))]);
+    let whole = fork_of(&bases, &own, Default::default());
+    assert_eq!(spent(&whole), (3, 200, 20));
+    // Bases are found from the nearest on.
+    for path in [&[3, 0][..], &[2, 0], &[1, 0], &[3, 2, 1, 0], &[3, 1, 0], &[2, 2, 0, 0]] {
+        let mut log = sapwood_core::fixture::MemLog::default();
+        for missing in path {
+            let taken = fork_of(&bases[*missing..], &own, log);
+            assert_eq!(spent(&taken), (3, 200, 20), "{missing} of {path:?}");
+            log = taken.log;
+        }
+        let last = fork_of(&bases, &own, log);
+        assert_eq!((last.added, last.context()), (0, whole.context()), "{path:?}");
+    }
+}

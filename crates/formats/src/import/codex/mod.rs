@@ -11,13 +11,15 @@
 //!   source went back, and what was dropped stays as a branch. What precedes the first turn of all stays. Settings are Codex's,
 //!   and not the thread's, so those that were dropped are told again.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
-//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
-//!   by the fork's own ones before them, so that they do not count again when it turns up. Older forks begin with copies
-//!   of their source's records, its `session_meta` first, all written at one go: these count there, too.
+//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where a base is missing, or the base of a base,
+//!   responses are known by the fork's own ones before them and by how many bases were found, so that they do not count
+//!   again when another turns up. Older forks begin with copies of their source's records, its `session_meta` first, all
+//!   written at one go: these count there, too.
 //!
 //! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
 
-use std::borrow::Cow;
+mod line;
+
 use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
@@ -27,14 +29,15 @@ use sapwood_core::entry::{
 };
 use sapwood_core::project::usage::usage_note;
 use sapwood_core::{BlobHash, Body, TimestampMs};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::blocks::{Content, part_bytes};
-use super::grow::usage_key;
-use super::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
-use super::text::{Time, arguments_json, input_json};
-use super::{Format, Reader, keep_record, read_json_line};
+use crate::import::blocks::{Content, part_bytes};
+use crate::import::grow::usage_key;
+use crate::import::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
+use crate::import::text::{arguments_json, input_json};
+use crate::import::{Format, Reader, Trouble, keep_record, read_json_line};
+pub use line::Base;
+use line::{Compacted, Event, Instructions, Item, Line, Output, SessionMeta, TokenInfo, Tokens, TurnContext};
 
 /// How many of the user's words an old compaction repeats, in bytes: Codex itself stops at 20,000 tokens.
 const REPEATED_BYTES_MAX: usize = 80_000;
@@ -52,117 +55,8 @@ const TURNS_MAX: usize = 1 << 20;
 const COPY_PAUSE_MS: i64 = 1_000;
 /// Which part of a response's key one has whose usage is not known yet.
 const UNPAID_PART: usize = 1;
-
-/// The rollout a fork goes on from.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Base {
-    pub thread_id: String,
-    /// Records of the base from this ordinal on are not part of the fork.
-    pub end_ordinal_exclusive: u64,
-}
-
-#[derive(Deserialize)]
-struct Line<'a> {
-    timestamp: Option<Time>,
-    ordinal: Option<u64>,
-    #[serde(rename = "type", borrow, default)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    payload: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct SessionMeta {
-    id: Option<String>,
-    timestamp: Option<Time>,
-    cwd: Option<String>,
-    forked_from_id: Option<String>,
-    history_base: Option<Base>,
-    base_instructions: Option<Instructions>,
-    model_provider: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Instructions {
-    Text(String),
-    Object { text: String },
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TurnContext {
-    model: Option<String>,
-    effort: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Item<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    role: Cow<'a, str>,
-    #[serde(borrow)]
-    content: Content<'a>,
-    #[serde(borrow)]
-    summary: Content<'a>,
-    encrypted_content: Option<serde::de::IgnoredAny>,
-    call_id: Option<String>,
-    id: Option<String>,
-    name: Option<String>,
-    arguments: Option<String>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    action: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Output<'a> {
-    #[serde(borrow)]
-    content: Content<'a>,
-    #[serde(borrow)]
-    content_items: Content<'a>,
-    success: Option<bool>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Event<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    info: Option<TokenInfo>,
-    num_turns: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TokenInfo {
-    total_token_usage: Option<Tokens>,
-    last_token_usage: Option<Tokens>,
-}
-
-#[derive(Debug, Deserialize, Default, Clone, Copy, PartialEq)]
-#[serde(default)]
-struct Tokens {
-    input_tokens: u64,
-    cached_input_tokens: u64,
-    output_tokens: u64,
-    reasoning_output_tokens: u64,
-}
-
-#[derive(Deserialize)]
-struct Compacted<'a> {
-    #[serde(default)]
-    message: String,
-    #[serde(borrow)]
-    replacement_history: Option<Vec<&'a RawValue>>,
-}
+/// The parts of a response's key from here on are for imports that had so many bases, and not all.
+const FOUND_PART: usize = 1;
 
 /// A response of the model, and the results that came before its usage was known.
 #[derive(Default)]
@@ -221,7 +115,9 @@ pub struct Importer {
     /// A fork copies its source's records at one go, the source's `session_meta` first: when the last of them was written.
     copied_at: Option<TimestampMs>,
     inherits: bool,
-    has_inherited: bool,
+    /// How many bases came, and whether the first of them goes on from one that did not.
+    found: usize,
+    lacks_base: bool,
 }
 
 impl Reader for Importer {
@@ -259,12 +155,13 @@ impl Importer {
 
     /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
     pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut Harvest) {
+        self.found += usize::from(number == 1);
         let ordinal =
             serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
         if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
             return;
         }
-        (self.inherits, self.has_inherited) = (true, true);
+        self.inherits = true;
         self.push_line(line, number, harvest);
         self.inherits = false;
     }
@@ -331,6 +228,8 @@ impl Importer {
             self.base = meta.history_base;
         } else if self.is_fork && !self.inherits {
             self.copied_at = harvest.at;
+        } else if self.inherits && self.found == 1 && harvest.line == 1 {
+            self.lacks_base = meta.history_base.is_some();
         }
         self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -602,11 +501,10 @@ impl Importer {
 
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
         let owed = self.owed.take();
-        let counted = owed.iter().map(|owed| owed.key).collect();
+        let own = owed.as_ref().map(|owed| owed.key);
         let written_by = owed.map(|owed| self.bill(owed.usage));
         let compaction = Compaction { written_by, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
-        let earlier = Earlier { counted, ..Earlier::default() };
-        self.add_from(earlier, compaction.into(), By::Agent, harvest);
+        self.add_compaction(own, compaction.into(), harvest);
         self.turns.clear();
         match compacted.replacement_history {
             Some(items) => {
@@ -615,7 +513,7 @@ impl Importer {
                 for raw in items {
                     match serde_json::from_str::<Item<'_>>(raw.get()) {
                         Ok(item) => self.take_item(item, raw.get().as_bytes(), harvest),
-                        Err(error) => harvest.report(super::Trouble::LeftOut { why: error.to_string() }),
+                        Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
                     }
                 }
             }
@@ -627,7 +525,7 @@ impl Importer {
                 let has_words = words.len();
                 if is_too_much {
                     let why = "the user's words before it, which were repeated too often already".to_owned();
-                    harvest.report(super::Trouble::LeftOut { why });
+                    harvest.report(Trouble::LeftOut { why });
                 }
                 let message = Some(compacted.message).filter(|text| !text.is_empty());
                 for (number, text) in words.into_iter().chain(message).enumerate() {
@@ -638,6 +536,22 @@ impl Importer {
             }
         }
         self.close(harvest);
+    }
+
+    /// `own` is the key of what it took, as a count that stands by itself.
+    fn add_compaction(&mut self, own: Option<Key>, body: Body, harvest: &mut Harvest) {
+        let under = self.place();
+        let chained = self.next_key(&outline(&body));
+        let (mut key, mut counted) = (chained, Vec::new());
+        if let Some(own) = own {
+            (key, counted) = self.known_as(chained, Key::after(own, b"compaction"));
+            // What an import before this one made of it, and what it was before it was known to be a compaction's.
+            counted.extend([own, chained]);
+        }
+        let earlier = Earlier { counted, ..Earlier::default() };
+        let (by, path) = (By::Agent, Path::Main);
+        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
     /// The response is over: it and its results go in.
@@ -671,11 +585,7 @@ impl Importer {
         if !is_inherited {
             let own = Key::after(self.last_own.unwrap_or_else(|| Key::of("codex own")), &content);
             self.last_own = Some(own);
-            if self.base.is_some() && !self.has_inherited {
-                paid = own;
-            } else if self.base.is_some() {
-                counted = vec![own, usage_key(own)];
-            }
+            (paid, counted) = self.known_as(paid, own);
         }
         let unpaid = paid.part(UNPAID_PART);
         let (key, other) = if is_paid { (paid, unpaid) } else { (unpaid, paid) };
@@ -685,15 +595,22 @@ impl Importer {
         (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
-    fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
-        self.add_from(Earlier::default(), body, by, harvest);
+    /// The key of what counts, and where an import with fewer bases has counted it: the key of those before it is another as
+    /// soon as more of them are there, `own` is the same.
+    fn known_as(&self, chained: Key, own: Key) -> (Key, Vec<Key>) {
+        if self.base.is_none() {
+            return (chained, Vec::new());
+        }
+        let with = |found: usize| if found == 0 { own } else { own.part(FOUND_PART + found) };
+        let counted = (0..self.found).flat_map(|found| [with(found), usage_key(with(found))]).collect();
+        let is_whole = self.found > 0 && !self.lacks_base;
+        (if is_whole { chained } else { with(self.found) }, counted)
     }
 
-    fn add_from(&mut self, earlier: Earlier, body: Body, by: By, harvest: &mut Harvest) {
+    fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
         let under = self.place();
         let key = self.next_key(&outline(&body));
-        let path = Path::Main;
-        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+        harvest.add(key, under, by, body);
         (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
@@ -708,29 +625,6 @@ impl Importer {
         };
         self.last = Some(key);
         key
-    }
-}
-
-impl Tokens {
-    fn since(self, before: Tokens) -> Tokens {
-        Tokens {
-            input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
-            cached_input_tokens: self.cached_input_tokens.saturating_sub(before.cached_input_tokens),
-            output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
-            reasoning_output_tokens: self
-                .reasoning_output_tokens
-                .saturating_sub(before.reasoning_output_tokens),
-        }
-    }
-
-    fn usage(self) -> Usage {
-        Usage {
-            input: self.input_tokens.saturating_sub(self.cached_input_tokens),
-            output: self.output_tokens,
-            cache_read: self.cached_input_tokens,
-            cache_write: 0,
-            reasoning: self.reasoning_output_tokens,
-        }
     }
 }
 
