@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use sapwood_core::content::{BlobRef, Part, joined_text};
-use sapwood_core::entry::Usage;
+use sapwood_core::entry::{SessionNamed, Usage, fit_title};
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::{Lineage, Origin};
 use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
@@ -172,6 +172,17 @@ impl Act {
         }
     }
 
+    /// None if it is a title, and one of nothing that can be shown.
+    fn with_fit_title(self) -> Option<Self> {
+        match self {
+            Act::Title(title) => fit_title(&title).map(Act::Title),
+            Act::Note(Body::SessionNamed(named)) => {
+                fit_title(&named.title).map(|title| Act::Note(SessionNamed { title }.into()))
+            }
+            other => Some(other),
+        }
+    }
+
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
@@ -279,8 +290,9 @@ impl Harvest {
         self.step(key, Act::Alias { under, path });
     }
 
-    /// A step, and with it the media it names: whoever takes the step away takes both.
+    /// A step, and with it the media it names: whoever takes the step away takes both. A title is made to fit.
     pub fn step(&mut self, key: Key, act: Act) {
+        let Some(act) = act.with_fit_title() else { return };
         for named in act.body().map(Body::blobs).unwrap_or_default() {
             let bytes = self.take_unnamed(named);
             self.blobs.extend(bytes);

@@ -14,6 +14,7 @@ use sapwood_core::content::Part;
 use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
     ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+    fit_title,
 };
 use sapwood_core::{BlobHash, Body, EntryId, Json, TimestampMs};
 use serde::Deserialize;
@@ -216,7 +217,7 @@ impl Importer {
         let parent = header.parent_session.as_deref().map(|path| self.file_session(path));
         let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
-        session.title = header.name;
+        session.title = header.name.as_deref().and_then(fit_title);
         session.parent = parent.map(|id| lineage(format, &id));
         self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
