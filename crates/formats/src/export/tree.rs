@@ -5,7 +5,6 @@
 //! pi takes the last line for the leaf, so one is written for it at the end if the log's last entry is elsewhere;
 //! operator has `leaf` records. What has no counterpart goes out as an extension's data.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use sapwood_core::content::Part;
@@ -14,19 +13,17 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
+use super::calls::Calls;
 use super::messages::{Blobs, name_of, words};
 use super::{ExportError, LEFT_OUT};
 use crate::import::pi::Dialect;
 use crate::import::text::{encode_base64, write_rfc3339};
 
-/// Calls whose names are remembered for results that came without.
-const NAMES_MAX: usize = 10_000;
-
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
     ids: Vec<EntryId>,
-    names: HashMap<String, String>,
+    calls: Calls,
     leaf: Option<Seq>,
     /// What a reader takes for the leaf after the last line.
     shown: Option<Seq>,
@@ -39,7 +36,7 @@ impl<W: Write> Exporter<W> {
             out,
             dialect,
             ids: Vec::new(),
-            names: HashMap::new(),
+            calls: Calls::default(),
             leaf: None,
             shown: None,
             last_at: TimestampMs::default(),
@@ -132,13 +129,14 @@ impl<W: Write> Exporter<W> {
                 json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }),
             ),
             Body::AssistantMessage(answer) => {
+                self.calls.learn(body);
                 ("message", json!({ "message": self.assistant(answer, at, blobs) }))
             }
             Body::ToolResult(result) => {
-                let name = result.tool.clone().or_else(|| self.names.get(&result.call_id).cloned());
+                let name = self.calls.tool_of(result).unwrap_or("unknown").to_owned();
                 let mut message = json!({ "role": self.word("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
                 message[self.key("toolCallId")] = json!(result.call_id);
-                message[self.key("toolName")] = json!(name.unwrap_or_else(|| "unknown".to_owned()));
+                message[self.key("toolName")] = json!(name);
                 message[self.key("isError")] = json!(result.is_error);
                 ("message", json!({ "message": message }))
             }
@@ -193,13 +191,7 @@ impl<W: Write> Exporter<W> {
         }
     }
 
-    fn assistant(&mut self, answer: &AssistantMessage, at: i64, blobs: &Blobs) -> Value {
-        for call in answer.parts.iter().filter_map(Part::as_tool_call) {
-            if self.names.len() >= NAMES_MAX {
-                self.names.clear();
-            }
-            self.names.insert(call.call_id.clone(), call.name.clone());
-        }
+    fn assistant(&self, answer: &AssistantMessage, at: i64, blobs: &Blobs) -> Value {
         let (provider, model) = provider_of(answer.model.as_deref().unwrap_or("unknown"));
         let usage = answer.usage.unwrap_or_default();
         let total = usage.input + usage.output + usage.cache_read + usage.cache_write;

@@ -241,7 +241,7 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
         "tool_result" => {
             let result = ToolResult {
                 call_id: message.call_id.unwrap_or_default(),
-                tool: message.tool_name,
+                tool: message.tool_name.filter(|tool| !tool.is_empty()),
                 parts: text(message.content).into_iter().collect(),
                 is_error: message.is_error.unwrap_or(false),
                 duration_ms: None,

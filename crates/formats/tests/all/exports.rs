@@ -1,6 +1,9 @@
 //! Exports, and what comes back of them.
 
-use sapwood_core::entry::{Body, Compaction, Details, ModelChanged, Strategy, Trigger, UserMessage};
+use sapwood_core::entry::{
+    AssistantMessage, Body, Compaction, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
+    UserMessage,
+};
 use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::Summary;
@@ -97,4 +100,70 @@ fn pages_for_people_hold_nothing_that_a_terminal_obeys() {
         assert_eq!(found, None, "{page:?}");
         assert!(page.contains("a\u{fffd}]0;title\u{fffd}b") && page.contains("\tend"), "{page:?}");
     }
+}
+
+#[test]
+fn what_a_compaction_keeps_from_an_entry_that_is_no_message_goes_out_as_role_files() {
+    let mut log = log_of(vec![user("old")]);
+    log.push(Body::from(ModelChanged { model: "m".to_owned() })).unwrap();
+    let kept = log.entries().last().unwrap().meta.id;
+    log.push(user("kept")).unwrap();
+    let cut = |text: &str| Compaction {
+        summary: Some(text.to_owned()),
+        first_kept: Some(kept),
+        ..Compaction::new(Strategy::Llm, Trigger::Manual)
+    };
+    for text in ["so far", "so far again"] {
+        log.push(Body::from(cut(text))).unwrap();
+        log.push(user("new")).unwrap();
+    }
+    let back = round(Format::RoleFiles, &log).context();
+    assert_eq!(back, ["u:so far again", "u:kept", "u:new", "u:new"], "what the context has");
+}
+
+/// An answer that calls a tool, and a result that does not say of which, as Claude Code and Codex write them.
+fn nameless() -> MemLog {
+    let call = Part::tool_call("c1", "Read", sapwood_core::Json::from_value(&serde_json::json!({})));
+    let answer = AssistantMessage {
+        parts: vec![call],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::ToolUse,
+    };
+    let result = ToolResult {
+        call_id: "c1".to_owned(),
+        tool: None,
+        parts: vec![Part::text("words")],
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    log_of(vec![user("read"), answer.into(), result.into()])
+}
+
+#[test]
+fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
+    let log = nameless();
+    for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
+        let tools = |taken: &Taken| {
+            taken.log.entries().find_map(|entry| match &entry.body {
+                Body::ToolResult(result) => Some(result.tool.clone()),
+                _ => None,
+            })
+        };
+        assert_eq!(tools(&round(format, &log)), Some(Some("Read".to_owned())), "{}", format.as_str());
+    }
+    let path = log.path(None).entries;
+    assert!(markdown::page(&summary(), &path).contains("Result of `Read`"));
+    assert!(html::page(&summary(), &path, &Default::default()).contains("Result <code>Read</code>"));
+    let transcript = role_files::transcript(&summary(), &path[2..]).to_string();
+    assert!(transcript.contains(r#""toolName":"""#), "nobody said: {transcript}");
+    let back = take(Format::RoleFiles, transcript);
+    assert!(
+        back.log
+            .entries()
+            .any(|entry| matches!(&entry.body, Body::ToolResult(result) if result.tool.is_none()))
+    );
 }
