@@ -158,6 +158,8 @@ pub enum Act {
     Rewind(Under),
     /// What the session is called, by a source that keeps only its latest title.
     Title(String),
+    /// The instructions in force at the end, by a source that keeps only its latest ones.
+    System(String),
     /// A source that keeps no record of how its leaf came to be where it is: if an import put the log's leaf where that is,
     /// it goes to where the source has it now.
     Stand,
@@ -168,7 +170,12 @@ impl Act {
     pub fn body(&self) -> Option<&Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
+            Act::Label { .. }
+            | Act::Alias { .. }
+            | Act::Rewind(_)
+            | Act::Title(_)
+            | Act::System(_)
+            | Act::Stand => None,
         }
     }
 
@@ -186,7 +193,12 @@ impl Act {
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
+            Act::Label { .. }
+            | Act::Alias { .. }
+            | Act::Rewind(_)
+            | Act::Title(_)
+            | Act::System(_)
+            | Act::Stand => None,
         }
     }
 }
