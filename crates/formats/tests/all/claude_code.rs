@@ -630,3 +630,71 @@ fn a_helpers_compaction_stays_off_the_main_path_and_leaves_the_main_one_its_boun
         assert_eq!(grown.context(), fresh.context(), "after {count}");
     }
 }
+
+#[test]
+fn what_the_provider_ran_itself_is_told_in_words_and_leaves_no_call_open() {
+    let found = json!([
+        { "type": "web_search_result", "url": "https://a.example", "title": "A page", "encrypted_content": "SECRET" },
+        { "type": "web_search_result", "url": "https://b.example", "title": "Another" },
+    ]);
+    let fetched = json!({ "type": "web_fetch_result", "url": "https://a.example", "content": { "type": "document",
+        "source": { "type": "text", "media_type": "text/plain", "data": "its words" } } });
+    let taken = take_all(&[
+        user("u1", None, "search"),
+        answer(
+            "a1",
+            "u1",
+            "m1",
+            json!({ "type": "server_tool_use", "id": "s1", "name": "web_search", "input": { "query": "trees" } }),
+        ),
+        answer(
+            "a2",
+            "a1",
+            "m1",
+            json!({ "type": "web_search_tool_result", "tool_use_id": "s1", "content": found }),
+        ),
+        answer(
+            "a3",
+            "a2",
+            "m1",
+            json!({ "type": "web_fetch_tool_result", "tool_use_id": "s2", "content": fetched }),
+        ),
+        answer(
+            "a4",
+            "a3",
+            "m1",
+            json!({ "type": "web_search_tool_result", "tool_use_id": "s3",
+                "content": { "type": "web_search_tool_result_error", "error_code": "max_uses_exceeded" } }),
+        ),
+        said("a5", "a4", "m1", "done"),
+    ]);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(
+        taken.context(),
+        [
+            "u:search",
+            "a:[web_search: {\"query\":\"trees\"}] a:[web_search result]\nA page: https://a.example\nAnother: https://b.example \
+             a:[web_fetch result]\nhttps://a.example\nits words a:[web_search result]\nmax_uses_exceeded a:done",
+        ]
+    );
+}
+
+#[test]
+fn a_reference_to_a_tool_is_told_in_words() {
+    let found = json!([{ "type": "tool_reference", "tool_name": "WebFetch" }, { "type": "tool_reference", "tool_name": "Edit" }]);
+    let block = json!({ "type": "tool_result", "tool_use_id": "c1", "content": found });
+    let taken = take_all(&[
+        user("u1", None, "look"),
+        called("a1", "u1", "m1", "c1"),
+        record("r1", Some("a1"), "user", json!({ "message": { "role": "user", "content": [block] } })),
+    ]);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(taken.context().last().unwrap(), "t:[tool: WebFetch] t:[tool: Edit]");
+    let odd = json!({ "type": "text", "text": "hi", "title": { "a": 1 }, "stdout": [1], "error_code": 7, "tool_name": null });
+    let taken = take_all(&[user("u1", None, "look"), answer("a1", "u1", "m1", odd)]);
+    assert_eq!(
+        (taken.context().pop(), taken.codes()),
+        (Some("a:hi".to_owned()), vec![]),
+        "other people's keys"
+    );
+}
