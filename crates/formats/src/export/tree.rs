@@ -280,7 +280,17 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
         Part::Text(text) => json!({ "type": "text", "text": text.text }),
         Part::Reasoning(reasoning) => json!({ "type": "thinking", "thinking": reasoning.text }),
         Part::ToolCall(call) => {
-            json!({ "type": call_type, "id": call.call_id, "name": call.name, "arguments": call.input.to_value() })
+            let (input, mut block) = (call.input.to_value(), json!({ "type": call_type }));
+            (block["id"], block["name"]) = (json!(call.call_id), json!(call.name));
+            // Both take an object only. The mark tells an import that there was none.
+            match input.is_object() {
+                true => block["arguments"] = input,
+                false => {
+                    block["arguments"] = json!({ "input": input });
+                    block[dialect_name(dialect, "bareInput")] = json!(true);
+                }
+            }
+            block
         }
         Part::Media(media) => match blobs.get(&media.blob).filter(|_| media.mime.starts_with("image/")) {
             Some(bytes) => {

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use sapwood_core::Json;
 use sapwood_core::content::{Part, Reasoning};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -12,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::Trouble;
 use super::harvest::Harvest;
-use super::text::{arguments_json, decode_base64, decode_data_url, input_json};
+use super::text::{arguments_json, decode_base64, decode_data_url, input_json, keep_json};
 use crate::message::PARTS_MAX;
 
 /// About how much room a part takes, with the bytes of its media, which are held as long as it is.
@@ -51,6 +52,9 @@ pub(super) struct Block<'a> {
     pub input: Option<&'a RawValue>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
+    /// An export's mark: the arguments are an object only because pi and operator take no other.
+    #[serde(alias = "bareInput")]
+    bare_input: Flag,
     #[serde(alias = "tool_call_id", alias = "toolCallId")]
     pub tool_use_id: Option<String>,
     #[serde(borrow)]
@@ -73,6 +77,27 @@ pub(super) struct Block<'a> {
     error_code: Words,
     stdout: Words,
     stderr: Words,
+}
+
+/// Whether a key says `true`, and nothing else.
+#[derive(Debug, Default)]
+struct Flag(bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&'de RawValue>::deserialize(deserializer).map(|raw| Flag(raw.get() == "true"))
+    }
+}
+
+/// What an export has put into an object.
+fn bare_input(raw: &RawValue) -> Json {
+    #[derive(Deserialize)]
+    struct Wrapped<'a> {
+        #[serde(borrow)]
+        input: &'a RawValue,
+    }
+    let inner = serde_json::from_str::<Wrapped<'_>>(raw.get()).ok();
+    inner.and_then(|wrapped| keep_json(wrapped.input.get())).unwrap_or_else(|| input_json(Some(raw)))
 }
 
 /// A string, where somebody else may have something else under the same key.
@@ -228,6 +253,7 @@ impl Block<'_> {
             "tool_use" | "toolCall" | "tool_call" => {
                 let input = match (self.input, self.arguments) {
                     (Some(raw), _) => input_json(Some(raw)),
+                    (None, Some(raw)) if self.bare_input.0 => bare_input(raw),
                     (None, Some(raw)) if raw.get().starts_with('"') => {
                         arguments_json(&serde_json::from_str::<String>(raw.get()).unwrap_or_default())
                     }

@@ -33,8 +33,12 @@ fn log_of(bodies: Vec<Body>) -> MemLog {
 
 /// Out in a format and in again.
 fn round(format: Format, log: &MemLog) -> Taken {
+    take(format, export(format, log))
+}
+
+fn export(format: Format, log: &MemLog) -> Vec<u8> {
     let blobs = Default::default();
-    let bytes = match format {
+    match format {
         Format::RoleFiles => {
             role_files::transcript(&summary(), &log.path(None).entries).to_string().into_bytes()
         }
@@ -45,8 +49,7 @@ fn round(format: Format, log: &MemLog) -> Taken {
             log.entries().for_each(|entry| exporter.line(&entry.to_record(), &blobs).unwrap());
             exporter.finish().unwrap()
         }
-    };
-    take(format, bytes)
+    }
 }
 
 #[test]
@@ -166,4 +169,36 @@ fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
             .entries()
             .any(|entry| matches!(&entry.body, Body::ToolResult(result) if result.tool.is_none()))
     );
+}
+
+#[test]
+fn arguments_go_out_as_an_object_and_come_back_as_they_were() {
+    use sapwood_core::Json;
+    use serde_json::{Value, json};
+    let inputs =
+        [json!("*** Begin Patch"), json!([1, 2]), json!(7), json!({ "input": "its own" }), json!({})];
+    let call = |input: &Value| Part::tool_call("c1", "apply_patch", Json::from_value(input));
+    let answer = |input: &Value| AssistantMessage {
+        parts: vec![call(input)],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::ToolUse,
+    };
+    for format in [Format::Pi, Format::Operator] {
+        for input in &inputs {
+            let log = log_of(vec![user("mend it"), answer(input).into()]);
+            let text = String::from_utf8(export(format, &log)).unwrap();
+            let record: Value = serde_json::from_str(text.lines().nth(2).unwrap()).unwrap();
+            assert!(record["message"]["content"][0]["arguments"].is_object(), "{record}");
+            let back = take(format, &text);
+            let came = back.log.entries().find_map(|entry| {
+                entry.body.parts().iter().find_map(Part::as_tool_call).map(|call| call.input.to_value())
+            });
+            assert_eq!(came.as_ref(), Some(input), "{}", format.as_str());
+            let again = String::from_utf8(export(format, &back.log)).unwrap();
+            let lines = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(lines(&again), lines(&text), "{}", format.as_str());
+        }
+    }
 }
