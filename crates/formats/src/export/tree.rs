@@ -22,6 +22,8 @@ use crate::import::text::{encode_base64, write_rfc3339};
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
+    /// Held until the first entry, which may be the instructions that operator's header has.
+    header: Option<Value>,
     ids: Vec<EntryId>,
     calls: Calls,
     leaf: Option<Seq>,
@@ -35,6 +37,7 @@ impl<W: Write> Exporter<W> {
         Self {
             out,
             dialect,
+            header: None,
             ids: Vec::new(),
             calls: Calls::default(),
             leaf: None,
@@ -57,6 +60,17 @@ impl<W: Write> Exporter<W> {
         if let Some(parent) = summary.parent.as_ref() {
             header[self.key("parentSession")] = json!(parent.session);
         }
+        self.header = Some(header);
+        Ok(())
+    }
+
+    fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
+        let Some(mut header) = self.header.take() else { return Ok(()) };
+        if let (Dialect::Operator, Some(Body::ContextChanged(changed))) = (self.dialect, first)
+            && let Some(system) = &changed.system
+        {
+            header["system_prompt"] = json!(system);
+        }
         self.write(&header)
     }
 
@@ -64,6 +78,7 @@ impl<W: Write> Exporter<W> {
     pub fn line(&mut self, record: &Record, blobs: &Blobs) -> Result<(), ExportError> {
         let seq = record.meta.seq;
         let entry = record.clone().into_entry().map_err(|source| ExportError::Unreadable { seq, source })?;
+        self.write_header(Some(&entry.body))?;
         self.ids.push(entry.meta.id);
         self.last_at = entry.meta.at;
         match &entry.body {
@@ -91,6 +106,7 @@ impl<W: Write> Exporter<W> {
     }
 
     pub fn finish(mut self) -> Result<W, ExportError> {
+        self.write_header(None)?;
         if self.dialect == Dialect::Pi && self.shown != self.leaf {
             let at = write_rfc3339(self.last_at);
             let next = Seq(u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1));

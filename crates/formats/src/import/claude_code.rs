@@ -20,8 +20,10 @@
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 
+use sapwood_core::content::joined_text;
 use sapwood_core::entry::{
-    AssistantMessage, BranchSummary, Compaction, Details, SessionNamed, Stop, Strategy, Trigger, Usage,
+    AssistantMessage, BranchSummary, Compaction, CustomMessage, Details, SessionNamed, Stop, Strategy,
+    Trigger, Usage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
@@ -397,7 +399,7 @@ impl Importer {
     ) {
         let blocks = content.into_blocks();
         let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
-        let bodies = user_bodies(blocks, harvest);
+        let bodies = user_bodies(blocks, harvest).into_iter().map(without_commands).collect();
         let held = Held { uuid, bodies, at: harvest.at, line: harvest.line };
         if only_results {
             self.hold_or_add(held, under, parent, path, harvest);
@@ -565,6 +567,31 @@ fn add_results<'a>(
         }
     }
     last
+}
+
+/// What Claude Code writes down of a command that was given to it, or that it ran for the user: in the context, and not the
+/// user's words, so not what a list shows of the session.
+fn without_commands(body: Body) -> Body {
+    const OPENINGS: &[&str] = &[
+        "<command-name>",
+        "<command-message>",
+        "<local-command-stdout>",
+        "<local-command-stderr>",
+        "<bash-input>",
+        "<bash-stdout>",
+        "<bash-stderr>",
+    ];
+    match body {
+        Body::UserMessage(said) if starts_with_any(&joined_text(&said.parts), OPENINGS) => {
+            let custom_type = format!("{}:command", Format::ClaudeCode.as_str());
+            CustomMessage { custom_type, parts: said.parts, display: true, details: None }.into()
+        }
+        other => other,
+    }
+}
+
+fn starts_with_any(text: &str, openings: &[&str]) -> bool {
+    openings.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
 /// Enough of an id to know it again.

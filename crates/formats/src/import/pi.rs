@@ -27,6 +27,11 @@ use super::{Format, Reader, Trouble, keep_record, read_json_line};
 use crate::export::LEFT_OUT;
 use crate::message::COST_NANO_USD_MAX;
 
+/// What the header's instructions are known by.
+const SYSTEM: &str = "system prompt";
+/// What an export calls a change of the context.
+const CONTEXT_CHANGED: &str = "sapwood.context_changed";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Pi,
@@ -157,6 +162,8 @@ pub struct Importer {
     /// The file's name without its ending, and when its first record was written: what there is without a header.
     name: String,
     began_at: Option<TimestampMs>,
+    /// What the header says of the instructions: everything hangs from that.
+    system: Option<String>,
     /// When a fork was made: what is older was copied from its parent, and counts there.
     forked_at: Option<TimestampMs>,
 }
@@ -185,7 +192,7 @@ impl Reader for Importer {
 impl Importer {
     pub fn new(dialect: Dialect, name: &str) -> Self {
         let name = name.to_owned();
-        Self { dialect, chain: None, lines: 0, name, began_at: None, forked_at: None }
+        Self { dialect, chain: None, lines: 0, name, began_at: None, system: None, forked_at: None }
     }
 
     fn format(&self) -> Format {
@@ -221,15 +228,35 @@ impl Importer {
         session.parent = parent.map(|id| lineage(format, &id));
         self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
+            self.system = Some(system.clone());
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
-            harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
+            harvest.add(Key::of(SYSTEM), Under::Root, By::Agent, changed);
         }
+    }
+
+    fn root(&self) -> Under {
+        self.system.as_ref().map_or(Under::Root, |_| Under::Key(Key::of(SYSTEM)))
+    }
+
+    /// An export of ours tells the same twice: in the header, and as an extension's data.
+    fn is_of_header(&self, record: &Record<'_>) -> bool {
+        #[derive(Deserialize)]
+        struct Told {
+            system: Option<String>,
+        }
+        let is_told = record.custom_type.as_deref() == Some(CONTEXT_CHANGED) && record.parent_id.is_none();
+        let told = record.data.filter(|_| is_told && self.system.is_some());
+        let told = told.and_then(|raw| serde_json::from_str::<Told>(raw.get()).ok());
+        told.is_some_and(|told| told.system == self.system)
     }
 
     fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
         self.lines += 1;
         self.began_at = self.began_at.or(harvest.at);
         let (key, under) = self.place(&record, line);
+        if self.is_of_header(&record) {
+            return harvest.alias(key, under, Path::Main);
+        }
         let Some(kind) = self.kind_of(&record) else {
             keep_record(self.format(), record.kind.as_ref(), key.part(1), line, harvest);
             return harvest.alias(key, under, Path::Main);
@@ -256,7 +283,7 @@ impl Importer {
                 harvest.alias(key, under, Path::Main);
             }
             What::Leaf(target) => {
-                let to = target.map_or(Under::Root, |target| Under::Key(Key::of(&target)));
+                let to = target.map_or(self.root(), |target| Under::Key(Key::of(&target)));
                 harvest.alias(key, to, Path::Main);
                 harvest.step(key.part(1), Act::Rewind(to));
             }
@@ -268,15 +295,15 @@ impl Importer {
         match &mut self.chain {
             Some(chain) => {
                 let before = chain.last().copied().unwrap_or_else(|| Key::of("header"));
-                let under = if chain.len() <= 1 { Under::Root } else { Under::Key(before) };
+                let is_first = chain.len() <= 1;
                 let key = Key::after(before, line);
                 chain.push(key);
-                (key, under)
+                (key, if is_first { self.root() } else { Under::Key(before) })
             }
             None => {
                 let loose = || Key::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
                 let key = record.id.as_deref().map_or_else(loose, Key::of);
-                (key, record.parent_id.as_deref().map_or(Under::Root, |parent| Under::Key(Key::of(parent))))
+                (key, record.parent_id.as_deref().map_or(self.root(), |parent| Under::Key(Key::of(parent))))
             }
         }
     }

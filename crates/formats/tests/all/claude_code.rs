@@ -698,3 +698,20 @@ fn a_reference_to_a_tool_is_told_in_words() {
         "other people's keys"
     );
 }
+
+#[test]
+fn a_command_to_claude_code_is_in_the_context_and_not_the_preview() {
+    use sapwood_core::Principal;
+    use sapwood_core::project::summary::Summary;
+    let taken = take_all(&[
+        user("u1", None, "<command-name>/model</command-name>\n<command-args>opus</command-args>"),
+        user("u2", Some("u1"), "<local-command-stdout>Set model</local-command-stdout>"),
+        user("u3", Some("u2"), "<bash-input>ls</bash-input>"),
+        user("u4", Some("u3"), "mend <command-name> in the parser"),
+        said("a1", "u4", "m1", "done"),
+    ]);
+    assert_eq!((taken.context().len(), taken.count(Kind::CustomMessage)), (5, 3));
+    let mut summary = Summary::new(taken.session.as_ref().unwrap(), Principal::System);
+    taken.log.entries().for_each(|entry| summary.apply(entry));
+    assert_eq!(summary.preview.as_deref(), Some("mend <command-name> in the parser"));
+}

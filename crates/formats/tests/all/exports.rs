@@ -202,3 +202,20 @@ fn arguments_go_out_as_an_object_and_come_back_as_they_were() {
         }
     }
 }
+
+#[test]
+fn operators_header_has_the_instructions_and_gives_them_back() {
+    use sapwood_core::entry::ContextChanged;
+    let system = ContextChanged { system: Some("Be brief.".to_owned()), ..ContextChanged::default() };
+    let log = log_of(vec![system.into(), user("one"), user("two")]);
+    let text = String::from_utf8(export(Format::Operator, &log)).unwrap();
+    assert!(text.lines().next().unwrap().contains(r#""system_prompt":"Be brief.""#), "{text}");
+    let back = take(Format::Operator, &text);
+    assert_eq!((back.context(), back.codes()), (vec!["u:one".to_owned(), "u:two".to_owned()], vec![]));
+    assert_eq!(back.log.context().system.as_deref(), Some("Be brief."));
+    let again = export(Format::Operator, &back.log);
+    let twice = take(Format::Operator, &again);
+    assert_eq!(twice.log.entries().count(), back.log.entries().count(), "no line more each time");
+    let pi = String::from_utf8(export(Format::Pi, &log)).unwrap();
+    assert!(!pi.contains("system_prompt"), "{pi}");
+}
