@@ -592,4 +592,11 @@ fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
         let last = fork_of(&bases, &own, log);
         assert_eq!((last.added, last.context()), (0, whole.context()), "{path:?}");
     }
+    for (missing, known) in (0..=3).flat_map(|missing| (1..=own.len()).map(move |known| (missing, known))) {
+        let begun = fork_of(&bases[missing..], &own[..known], Default::default());
+        let grown = fork_of(&bases, &own, begun.log);
+        let after = format!("{known} lines without {missing} bases");
+        assert_eq!((grown.context(), spent(&grown)), (whole.context(), (3, 200, 20)), "{after}");
+        assert_eq!(fork_of(&bases, &own, grown.log).added, 0, "{after}");
+    }
 }
