@@ -192,7 +192,9 @@ fn hint_for(code: &str) -> &'static str {
         "doctor.findings" => {
             "sapwood doctor --repair rebuilds what is derived; the log itself is never changed"
         }
-        "import.nothing" => "see the problems listed above; --from sapwood says what format to expect",
+        "import.nothing" => {
+            "see the problems listed above; --from FORMAT says what the file is, if it was taken for something else"
+        }
         "bench.failed" => "give it a directory on a disk with some space: --dir",
         "bench.goals" => "the table says which; other work on this machine spoils the figures",
         "output.failed" => "check where the output goes",

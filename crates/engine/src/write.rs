@@ -4,7 +4,7 @@
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
     ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved, MemberChanged, Outcome,
-    SessionNamed, SessionState, StateChanged, TurnEnded,
+    SessionNamed, SessionState, StateChanged, TITLE_CHARS_MAX, TurnEnded,
 };
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{
@@ -22,8 +22,6 @@ use crate::{Engine, EngineError, Result};
 
 /// How often a verb looks again before it gives up.
 pub(crate) const TRIES_MAX: u32 = 64;
-/// Longest title or label, in characters.
-pub const TITLE_CHARS_MAX: usize = 400;
 
 /// A session to be opened.
 #[derive(Debug, Clone, Default)]

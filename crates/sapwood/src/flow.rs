@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sapwood_core::Agent;
 use sapwood_core::flow::{Flow, Mistake};
+use sapwood_core::{Agent, BlobHash};
 use sapwood_engine::flow::{FlowReport, RoleFileSink, RunList, RunView, RunningFlow, StartFlow};
 use sapwood_formats::workflow::readings::{INDEX_DEFAULT, parse_index};
 use sapwood_formats::workflow::{self, Document, OwnAgents, Readings, RequiredReadings, WorkflowError};
@@ -144,10 +144,17 @@ impl RoleFileSink for RoleFiles {
     }
 }
 
-/// A name as one part of a path, whatever somebody called it.
+/// Most bytes of a part of a path: file systems take 255.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A name as one part of a path, whatever somebody called it. A long one is cut, and ends in what tells it from others.
 fn plain(name: &str) -> String {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let text: String = name.chars().map(|letter| if safe(letter) { letter } else { '_' }).collect();
+    if text.len() > NAME_BYTES_MAX {
+        let hash = BlobHash::of(name.as_bytes()).to_string();
+        return format!("{}-{}", &text[..NAME_BYTES_MAX - 17], &hash[..16]);
+    }
     if text.chars().all(|letter| letter == '.') { "_".to_owned() } else { text }
 }
 
@@ -185,5 +192,19 @@ impl Sapwood {
 
     pub async fn list_flows(&self, limit: usize) -> Result<RunList> {
         self.engine.list_flows(&self.scope, limit, None).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_a_part_of_a_path_and_stays_apart_from_others() {
+        let long = "a".repeat(300);
+        let names = [plain(&long), plain(&format!("{long}b")), plain(&"ä".repeat(300))];
+        assert!(names.iter().all(|name| name.len() <= NAME_BYTES_MAX), "{names:?}");
+        assert_ne!(names[0], names[1]);
+        assert_eq!(plain(&long[..NAME_BYTES_MAX]), long[..NAME_BYTES_MAX]);
     }
 }

@@ -429,6 +429,26 @@ fn an_exported_session_of_more_turns_than_people_get_runs_to_its_end() {
 }
 
 #[test]
+fn an_exported_session_runs_whatever_it_is_called_and_its_role_files_are_written() {
+    let world = World::new("sqlite");
+    let say = |role: &str| json!({ "role": role, "content": "hello" });
+    for (number, title) in ["two\nlines", &"long ".repeat(60), &"x".repeat(500), " \t "].iter().enumerate() {
+        let file = world.path("messages.json");
+        let conversation = json!({ "id": format!("c-{number}"), "title": title, "messages": [say("user"), say("assistant")] });
+        std::fs::write(&file, conversation.to_string()).unwrap();
+        world.ok(&["import", file.to_str().unwrap()]);
+        let (file, mirror) = (world.path("exported.yaml"), world.path(&format!("mirror-{number}")));
+        let (file, mirror) = (file.to_str().unwrap(), mirror.to_str().unwrap());
+        world.ok(&["export", &format!("c-{number}"), "--format", "workflow", "-o", file, "--force"]);
+        let view = world.json(&["flow", "run", file, "--mirror", mirror]);
+        assert_eq!(view["status"], "completed", "{title:?}: {view}");
+        let flow = std::fs::read_dir(mirror).unwrap().next().expect("a folder of the flow").unwrap();
+        let run = std::fs::read_dir(flow.path()).unwrap().next().expect("a folder of the run").unwrap();
+        assert!(run.path().join("roles/assistant/transcript.json").exists(), "{title:?}");
+    }
+}
+
+#[test]
 fn a_limit_of_turns_that_an_agent_states_holds_in_a_flow() {
     let world = World::new("sqlite");
     let agents = json!([{ "id": "few", "model": "demo", "limits": { "turns_max": 2 } }]);

@@ -26,6 +26,16 @@ pub struct SessionNamed {
     pub title: String,
 }
 
+/// Most characters of a title.
+pub const TITLE_CHARS_MAX: usize = 400;
+
+/// A title that somebody else wrote, as one that a session may have: one line, not endless. None if nothing is left of it.
+pub fn fit_title(title: &str) -> Option<String> {
+    let spaced = title.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+    let line: String = spaced.skip_while(|letter| letter.is_whitespace()).take(TITLE_CHARS_MAX).collect();
+    Some(line.trim_end().to_owned()).filter(|title| !title.is_empty())
+}
+
 /// Metadata of an extension, or a foreign record that has no counterpart here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustomInfo {
@@ -124,4 +134,19 @@ pub struct Graft {
     pub upto: EntryId,
     #[serde(flatten)]
     pub what: GraftWhat,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_that_does_not_fit_is_made_to() {
+        assert_eq!(fit_title(" Shop\tand\nmore \u{7}").as_deref(), Some("Shop and more"));
+        assert_eq!(fit_title(" \n\u{0} "), None);
+        assert_eq!(fit_title(&"ä".repeat(500)).unwrap().chars().count(), TITLE_CHARS_MAX);
+        let fits = fit_title(&format!("{} b", "a".repeat(TITLE_CHARS_MAX - 1))).unwrap();
+        assert_eq!(fit_title(&fits), Some(fits.clone()));
+        assert!(!fits.ends_with(' '));
+    }
 }

@@ -15,7 +15,7 @@ mod upcast;
 
 pub use mark::{
     ArtifactPut, ArtifactUse, CustomInfo, Exported, Graft, GraftWhat, Label, LeafMoved, MemberChanged,
-    SessionNamed, SessionState, StateChanged,
+    SessionNamed, SessionState, StateChanged, TITLE_CHARS_MAX, fit_title,
 };
 pub use message::{
     AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use sapwood_core::entry::Draft;
+use sapwood_core::entry::{Draft, fit_title};
 use sapwood_core::flow::state::Ended;
 use sapwood_core::flow::{Effect, Flow, Input, Machine, RunEvent, Step, VisitKey, VisitResult};
 use sapwood_core::port::store::{Append, Created, StoreError};
@@ -75,7 +75,7 @@ impl Engine {
             let why = format!("it has to begin with {RUN_PREFIX} and may not contain {ROLE_MARK}");
             return Err(EngineError::Invalid { what: "the run's id", why });
         }
-        let title = Some(start.flow.title().to_owned());
+        let title = fit_title(start.flow.title());
         let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
         if self.open(scope, open).await?.1 == Created::Existed {
             return Err(StoreError::Exists { session: run }.into());

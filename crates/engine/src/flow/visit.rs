@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sapwood_core::content::BlobRef;
-use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, UserMessage};
+use sapwood_core::entry::{
+    ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, TITLE_CHARS_MAX, UserMessage, fit_title,
+};
 use sapwood_core::flow::event::ARTIFACT_TEXT_BYTES_MAX;
 use sapwood_core::flow::graph::Node;
 use sapwood_core::flow::state::{FEEDBACK, is_improver};
@@ -141,7 +143,7 @@ impl Visitor {
         if self.engine.exists(&self.scope, session).await? {
             return Ok(());
         }
-        let title = Some(format!("{} · {}", self.state.flow.title(), node.who()));
+        let title = role_title(self.state.flow.title(), node.who());
         let agent = Some(self.state.flow.agent_of(node));
         let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
         let Some(source) = &node.fork_from else {
@@ -321,6 +323,14 @@ fn turns_of(flow: &Flow) -> u32 {
     nodes.saturating_mul(VISITS_MAX * TURNS_MAX)
 }
 
+/// The session of a role is called by its flow and by itself: what is too long is cut before the role.
+fn role_title(flow: &str, who: &str) -> Option<String> {
+    let mark = " · ";
+    let room = TITLE_CHARS_MAX.saturating_sub(who.chars().count() + mark.chars().count());
+    let flow: String = fit_title(flow).unwrap_or_default().chars().take(room).collect();
+    fit_title(&format!("{flow}{mark}{who}"))
+}
+
 enum Looked {
     Runs(Running),
     Over(VisitResult),
@@ -348,4 +358,19 @@ fn is_of_the_node(error: &EngineError) -> bool {
     let code = error.code();
     let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
     !is_of_the_store && !matches!(error, EngineError::NoWorld)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_flow_is_called_its_roles_sessions_can_be_called_by_it() {
+        assert_eq!(role_title("Shop\nand more", "writer").as_deref(), Some("Shop and more · writer"));
+        for title in ["x".repeat(500), "\n".repeat(500), "ä b\u{7}".repeat(300)] {
+            let fit = role_title(&title, "writer").unwrap();
+            assert!(fit.ends_with("· writer"), "{fit}");
+            assert_eq!(crate::write::checked_title(&fit).unwrap(), fit);
+        }
+    }
 }

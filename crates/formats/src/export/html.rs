@@ -11,6 +11,7 @@ use sapwood_core::content::{BlobRef, Part};
 use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
+use super::calls::Calls;
 use super::messages::{Blobs, name_of};
 use super::without_controls;
 use crate::import::text::{encode_base64, write_rfc3339};
@@ -41,19 +42,21 @@ pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
         escape(summary.id.as_str()),
         write_rfc3339(summary.created_at),
     );
+    let mut calls = Calls::default();
     for entry in path {
-        write_entry(&mut page, entry, blobs);
+        calls.learn(&entry.body);
+        write_entry(&mut page, entry, &calls, blobs);
     }
     page.push_str("</main>\n</body>\n</html>\n");
     without_controls(page)
 }
 
-fn write_entry(page: &mut String, entry: &Entry, blobs: &Blobs) {
+fn write_entry(page: &mut String, entry: &Entry, calls: &Calls, blobs: &Blobs) {
     match &entry.body {
         Body::UserMessage(user) => section(page, "user", "User", &user.parts, blobs),
         Body::AssistantMessage(answer) => section(page, "assistant", "Assistant", &answer.parts, blobs),
         Body::CustomMessage(custom) => section(page, "note", &custom.custom_type, &custom.parts, blobs),
-        Body::ToolResult(result) => write_result(page, result, blobs),
+        Body::ToolResult(result) => write_result(page, result, calls.tool_of(result), blobs),
         Body::SystemNote(note) => section(page, "note", "Note", &[Part::text(note.text.clone())], blobs),
         Body::Compaction(compaction) => {
             let text = compaction.summary.clone().unwrap_or_else(|| "(left out)".to_owned());
@@ -93,9 +96,9 @@ fn section(page: &mut String, class: &str, name: &str, parts: &[Part], blobs: &B
     page.push_str("</section>\n");
 }
 
-fn write_result(page: &mut String, result: &ToolResult, blobs: &Blobs) {
+fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>, blobs: &Blobs) {
     let (class, word) = if result.is_error { ("result error", "Error") } else { ("result", "Result") };
-    let tool = escape(result.tool.as_deref().unwrap_or_default());
+    let tool = escape(tool.unwrap_or_default());
     let _ =
         writeln!(page, "<section class=\"{class}\"><details><summary>{word} <code>{tool}</code></summary>");
     for part in &result.parts {

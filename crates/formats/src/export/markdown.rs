@@ -8,6 +8,7 @@ use sapwood_core::content::Part;
 use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
+use super::calls::Calls;
 use super::messages::name_of;
 use super::without_controls;
 use crate::import::text::write_rfc3339;
@@ -22,20 +23,22 @@ pub fn page(summary: &Summary, path: &[Entry]) -> String {
         let _ = write!(page, ", model `{}`", one_line(model));
     }
     page.push_str(".\n");
+    let mut calls = Calls::default();
     for entry in path {
-        write_entry(&mut page, entry);
+        calls.learn(&entry.body);
+        write_entry(&mut page, entry, &calls);
     }
     without_controls(page)
 }
 
-fn write_entry(page: &mut String, entry: &Entry) {
+fn write_entry(page: &mut String, entry: &Entry, calls: &Calls) {
     match &entry.body {
         Body::UserMessage(user) => section(page, "User", &user.parts),
         Body::AssistantMessage(answer) => section(page, "Assistant", &answer.parts),
         Body::CustomMessage(custom) => {
             section(page, &format!("Note ({})", one_line(&custom.custom_type)), &custom.parts)
         }
-        Body::ToolResult(result) => write_result(page, result),
+        Body::ToolResult(result) => write_result(page, result, calls.tool_of(result)),
         Body::SystemNote(note) => quote(page, "Note", &note.text),
         Body::Compaction(compaction) => {
             page.push_str("\n---\n");
@@ -66,8 +69,8 @@ fn section(page: &mut String, name: &str, parts: &[Part]) {
     }
 }
 
-fn write_result(page: &mut String, result: &ToolResult) {
-    let name = result.tool.as_deref().map_or_else(String::new, |tool| format!(" of `{}`", one_line(tool)));
+fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>) {
+    let name = tool.map_or_else(String::new, |tool| format!(" of `{}`", one_line(tool)));
     let _ = write!(page, "\n{}{name}:\n", if result.is_error { "Error" } else { "Result" });
     for part in &result.parts {
         match part {

@@ -1,6 +1,7 @@
 //! Sessions out, one file per format. [`jsonl`] and [`tree`] write the whole log, record by record, so that memory stays
 //! flat. [`messages`] writes what a model would receive; the others the active path, for people or other programs.
 
+mod calls;
 pub mod html;
 pub mod jsonl;
 pub mod markdown;

@@ -7,37 +7,38 @@ use sapwood_core::{Body, EntryId, Seq};
 use serde_json::{Value, json};
 
 use super::LEFT_OUT;
+use super::calls::Calls;
 use super::tree::plain;
 use crate::import::text::write_rfc3339;
 
 /// `path` is the active path from its root, oldest first.
 pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
-    let mut history: Vec<(EntryId, Value)> = Vec::new();
+    let said = messages_of(path);
+    let mut history: Vec<Value> = Vec::new();
     let mut archives: Vec<Value> = Vec::new();
     let mut system = None;
-    for entry in path {
+    for (place, entry) in path.iter().enumerate() {
         match &entry.body {
             Body::ContextChanged(changed) => system = changed.system.clone().or(system),
             Body::Compaction(compaction) => {
                 let text = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
                 let replacement = json!({ "role": "user", "content": text });
-                let all: Vec<Value> = history.iter().map(|(_, message)| message.clone()).collect();
                 archives.push(json!({
                     "id": entry.meta.id, "trigger": if compaction.trigger == Trigger::Manual { "manual" } else { "auto" },
                     "nodeId": "", "compactedAt": write_rfc3339(entry.meta.at),
-                    "archivedTranscriptHistory": all, "replacementMessage": replacement,
+                    "archivedTranscriptHistory": std::mem::take(&mut history), "replacementMessage": replacement,
                 }));
-                let kept = compaction.first_kept.and_then(|id| history.iter().position(|(at, _)| *at == id));
-                let kept = history.split_off(kept.unwrap_or(history.len()));
-                history = std::iter::once((entry.meta.id, replacement)).chain(kept).collect();
+                // It may keep from an entry that is no message, such as a setting: what counts is its place.
+                let first = compaction.first_kept.and_then(|id| place_of(&path[..place], id));
+                let kept = said[first.unwrap_or(place)..place].iter().flatten().cloned();
+                history.extend(std::iter::once(replacement).chain(kept));
             }
-            body => history.extend(message_of(body).map(|message| (entry.meta.id, message))),
+            _ => history.extend(said[place].clone()),
         }
     }
-    let messages: Vec<Value> = history.into_iter().map(|(_, message)| message).collect();
     let mut document = json!({
         "roleName": summary.agent.clone().unwrap_or_else(|| "agent".to_owned()),
-        "logicalSessionId": summary.id, "isActive": summary.open_turn.is_some(), "transcriptHistory": messages,
+        "logicalSessionId": summary.id, "isActive": summary.open_turn.is_some(), "transcriptHistory": history,
     });
     if !archives.is_empty() {
         document["compactionArchives"] = Value::Array(archives);
@@ -63,15 +64,29 @@ pub fn role_transcript(summary: &Summary, path: &[Entry], at: &RoleAt) -> Value 
     document["roleName"] = json!(at.role);
     document["latestContextUsage"] = json!(at.context_tokens);
     if let Some((node, since)) = &at.node {
-        let here = path.iter().filter(|entry| entry.meta.seq > *since);
-        let exchanges: Vec<Value> = here.filter_map(|entry| message_of(&entry.body)).collect();
+        let here = path.iter().zip(messages_of(path)).filter(|(entry, _)| entry.meta.seq > *since);
+        let exchanges: Vec<Value> = here.filter_map(|(_, message)| message).collect();
         document["currentNodeId"] = json!(node);
         document["currentNodeContext"] = json!({ "nodeId": node, "exchanges": exchanges });
     }
     document
 }
 
-fn message_of(body: &Body) -> Option<Value> {
+fn place_of(path: &[Entry], id: EntryId) -> Option<usize> {
+    path.iter().rposition(|entry| entry.meta.id == id)
+}
+
+/// What each entry of a path is as a message, if it is one.
+fn messages_of(path: &[Entry]) -> Vec<Option<Value>> {
+    let mut calls = Calls::default();
+    let message = |entry: &Entry| {
+        calls.learn(&entry.body);
+        message_of(&entry.body, &calls)
+    };
+    path.iter().map(message).collect()
+}
+
+fn message_of(body: &Body, calls: &Calls) -> Option<Value> {
     match body {
         Body::AssistantMessage(answer) if answer.stop == Stop::Error => None,
         Body::AssistantMessage(answer) => {
@@ -89,7 +104,7 @@ fn message_of(body: &Body) -> Option<Value> {
             })
         }
         Body::ToolResult(result) => Some(json!({
-            "role": "tool_result", "callId": result.call_id, "toolName": result.tool.clone().unwrap_or_default(),
+            "role": "tool_result", "callId": result.call_id, "toolName": calls.tool_of(result).unwrap_or_default(),
             "content": plain(&result.parts), "isError": result.is_error,
         })),
         Body::UserMessage(user) => Some(json!({ "role": "user", "content": plain(&user.parts) })),

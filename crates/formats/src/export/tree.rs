@@ -5,7 +5,6 @@
 //! pi takes the last line for the leaf, so one is written for it at the end if the log's last entry is elsewhere;
 //! operator has `leaf` records. What has no counterpart goes out as an extension's data.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use sapwood_core::content::Part;
@@ -14,19 +13,19 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
+use super::calls::Calls;
 use super::messages::{Blobs, name_of, words};
 use super::{ExportError, LEFT_OUT};
 use crate::import::pi::Dialect;
 use crate::import::text::{encode_base64, write_rfc3339};
 
-/// Calls whose names are remembered for results that came without.
-const NAMES_MAX: usize = 10_000;
-
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
+    /// Held until the first entry, which may be the instructions that operator's header has.
+    header: Option<Value>,
     ids: Vec<EntryId>,
-    names: HashMap<String, String>,
+    calls: Calls,
     leaf: Option<Seq>,
     /// What a reader takes for the leaf after the last line.
     shown: Option<Seq>,
@@ -38,8 +37,9 @@ impl<W: Write> Exporter<W> {
         Self {
             out,
             dialect,
+            header: None,
             ids: Vec::new(),
-            names: HashMap::new(),
+            calls: Calls::default(),
             leaf: None,
             shown: None,
             last_at: TimestampMs::default(),
@@ -60,6 +60,17 @@ impl<W: Write> Exporter<W> {
         if let Some(parent) = summary.parent.as_ref() {
             header[self.key("parentSession")] = json!(parent.session);
         }
+        self.header = Some(header);
+        Ok(())
+    }
+
+    fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
+        let Some(mut header) = self.header.take() else { return Ok(()) };
+        if let (Dialect::Operator, Some(Body::ContextChanged(changed))) = (self.dialect, first)
+            && let Some(system) = &changed.system
+        {
+            header["system_prompt"] = json!(system);
+        }
         self.write(&header)
     }
 
@@ -67,6 +78,7 @@ impl<W: Write> Exporter<W> {
     pub fn line(&mut self, record: &Record, blobs: &Blobs) -> Result<(), ExportError> {
         let seq = record.meta.seq;
         let entry = record.clone().into_entry().map_err(|source| ExportError::Unreadable { seq, source })?;
+        self.write_header(Some(&entry.body))?;
         self.ids.push(entry.meta.id);
         self.last_at = entry.meta.at;
         match &entry.body {
@@ -94,6 +106,7 @@ impl<W: Write> Exporter<W> {
     }
 
     pub fn finish(mut self) -> Result<W, ExportError> {
+        self.write_header(None)?;
         if self.dialect == Dialect::Pi && self.shown != self.leaf {
             let at = write_rfc3339(self.last_at);
             let next = Seq(u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1));
@@ -132,13 +145,14 @@ impl<W: Write> Exporter<W> {
                 json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }),
             ),
             Body::AssistantMessage(answer) => {
+                self.calls.learn(body);
                 ("message", json!({ "message": self.assistant(answer, at, blobs) }))
             }
             Body::ToolResult(result) => {
-                let name = result.tool.clone().or_else(|| self.names.get(&result.call_id).cloned());
+                let name = self.calls.tool_of(result).unwrap_or("unknown").to_owned();
                 let mut message = json!({ "role": self.word("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
                 message[self.key("toolCallId")] = json!(result.call_id);
-                message[self.key("toolName")] = json!(name.unwrap_or_else(|| "unknown".to_owned()));
+                message[self.key("toolName")] = json!(name);
                 message[self.key("isError")] = json!(result.is_error);
                 ("message", json!({ "message": message }))
             }
@@ -193,13 +207,7 @@ impl<W: Write> Exporter<W> {
         }
     }
 
-    fn assistant(&mut self, answer: &AssistantMessage, at: i64, blobs: &Blobs) -> Value {
-        for call in answer.parts.iter().filter_map(Part::as_tool_call) {
-            if self.names.len() >= NAMES_MAX {
-                self.names.clear();
-            }
-            self.names.insert(call.call_id.clone(), call.name.clone());
-        }
+    fn assistant(&self, answer: &AssistantMessage, at: i64, blobs: &Blobs) -> Value {
         let (provider, model) = provider_of(answer.model.as_deref().unwrap_or("unknown"));
         let usage = answer.usage.unwrap_or_default();
         let total = usage.input + usage.output + usage.cache_read + usage.cache_write;
@@ -288,7 +296,17 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
         Part::Text(text) => json!({ "type": "text", "text": text.text }),
         Part::Reasoning(reasoning) => json!({ "type": "thinking", "thinking": reasoning.text }),
         Part::ToolCall(call) => {
-            json!({ "type": call_type, "id": call.call_id, "name": call.name, "arguments": call.input.to_value() })
+            let (input, mut block) = (call.input.to_value(), json!({ "type": call_type }));
+            (block["id"], block["name"]) = (json!(call.call_id), json!(call.name));
+            // Both take an object only. The mark tells an import that there was none.
+            match input.is_object() {
+                true => block["arguments"] = input,
+                false => {
+                    block["arguments"] = json!({ "input": input });
+                    block[dialect_name(dialect, "bareInput")] = json!(true);
+                }
+            }
+            block
         }
         Part::Media(media) => match blobs.get(&media.blob).filter(|_| media.mime.starts_with("image/")) {
             Some(bytes) => {

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use sapwood_core::Json;
 use sapwood_core::content::{Part, Reasoning};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -12,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::Trouble;
 use super::harvest::Harvest;
-use super::text::{arguments_json, decode_base64, decode_data_url, input_json};
+use super::text::{arguments_json, decode_base64, decode_data_url, input_json, keep_json};
 use crate::message::PARTS_MAX;
 
 /// About how much room a part takes, with the bytes of its media, which are held as long as it is.
@@ -51,6 +52,9 @@ pub(super) struct Block<'a> {
     pub input: Option<&'a RawValue>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
+    /// An export's mark: the arguments are an object only because pi and operator take no other.
+    #[serde(alias = "bareInput")]
+    bare_input: Flag,
     #[serde(alias = "tool_call_id", alias = "toolCallId")]
     pub tool_use_id: Option<String>,
     #[serde(borrow)]
@@ -68,6 +72,43 @@ pub(super) struct Block<'a> {
     pub file_name: Option<String>,
     #[serde(borrow)]
     pub url: Option<Cow<'a, str>>,
+    title: Words,
+    tool_name: Words,
+    error_code: Words,
+    stdout: Words,
+    stderr: Words,
+}
+
+/// Whether a key says `true`, and nothing else.
+#[derive(Debug, Default)]
+struct Flag(bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&'de RawValue>::deserialize(deserializer).map(|raw| Flag(raw.get() == "true"))
+    }
+}
+
+/// What an export has put into an object.
+fn bare_input(raw: &RawValue) -> Json {
+    #[derive(Deserialize)]
+    struct Wrapped<'a> {
+        #[serde(borrow)]
+        input: &'a RawValue,
+    }
+    let inner = serde_json::from_str::<Wrapped<'_>>(raw.get()).ok();
+    inner.and_then(|wrapped| keep_json(wrapped.input.get())).unwrap_or_else(|| input_json(Some(raw)))
+}
+
+/// A string, where somebody else may have something else under the same key.
+#[derive(Debug, Default)]
+struct Words(Option<String>);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&'de RawValue>::deserialize(deserializer)?;
+        Ok(Words(serde_json::from_str(raw.get()).ok()))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -200,9 +241,19 @@ impl Block<'_> {
                 Some(Part::Reasoning(Reasoning { text, redacted }))
             }
             "redacted_thinking" => Some(Part::Reasoning(Reasoning { text: String::new(), redacted: true })),
-            "tool_use" | "server_tool_use" | "toolCall" | "tool_call" | "mcp_tool_use" => {
+            // The provider calls these itself and answers within the message, where no result has a place: so both are words.
+            "server_tool_use" | "mcp_tool_use" => {
+                let (name, input) = (self.name.unwrap_or_default(), input_json(self.input));
+                Some(Part::text(format!("[{name}: {}]", input.get())))
+            }
+            kind if kind.ends_with("_tool_result") => Some(Part::text(self.told_result())),
+            "tool_reference" => {
+                self.tool_name.0.or(self.name).map(|tool| Part::text(format!("[tool: {tool}]")))
+            }
+            "tool_use" | "toolCall" | "tool_call" => {
                 let input = match (self.input, self.arguments) {
                     (Some(raw), _) => input_json(Some(raw)),
+                    (None, Some(raw)) if self.bare_input.0 => bare_input(raw),
                     (None, Some(raw)) if raw.get().starts_with('"') => {
                         arguments_json(&serde_json::from_str::<String>(raw.get()).unwrap_or_default())
                     }
@@ -221,6 +272,30 @@ impl Block<'_> {
                 harvest.report(Trouble::LeftOut { why });
                 None
             }
+        }
+    }
+
+    /// What came of a call that the provider ran itself: titles, addresses and whatever words there are.
+    fn told_result(self) -> String {
+        let what = self.kind.trim_end_matches("_tool_result").to_owned();
+        let mut told = Vec::new();
+        for block in self.content.into_blocks() {
+            block.tell(&mut told);
+        }
+        let word = if self.is_error == Some(true) { "error" } else { "result" };
+        format!("[{what} {word}]\n{}", told.join("\n")).trim_end().to_owned()
+    }
+
+    fn tell(self, told: &mut Vec<String>) {
+        let link = self.url.map(Cow::into_owned);
+        let about: Vec<String> = [self.title.0, link].into_iter().flatten().collect();
+        let about = Some(about.join(": ")).filter(|about| !about.is_empty());
+        let is_text = |source: &Source<'_>| source.media_type.as_deref() == Some("text/plain");
+        let page = self.source.filter(is_text).and_then(|source| source.data).map(Cow::into_owned);
+        let words = [about, self.error_code.0, self.text, self.stdout.0, self.stderr.0, page];
+        told.extend(words.into_iter().flatten().filter(|words| !words.is_empty()));
+        for block in self.content.into_blocks() {
+            block.tell(told);
         }
     }
 

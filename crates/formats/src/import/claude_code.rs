@@ -20,15 +20,17 @@
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 
+use sapwood_core::content::joined_text;
 use sapwood_core::entry::{
-    AssistantMessage, BranchSummary, Compaction, Details, SessionNamed, Stop, Strategy, Trigger, Usage,
+    AssistantMessage, BranchSummary, Compaction, CustomMessage, Details, SessionNamed, Stop, Strategy,
+    Trigger, Usage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
 use super::blocks::{Block, Content, part_bytes};
 use super::harvest::{
-    Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name, usage_beyond,
+    Act, By, Earlier, Harvest, Key, Name, Path, Under, believable, lineage, model_name, usage_beyond,
 };
 use super::messages::user_bodies;
 use super::text::Time;
@@ -44,7 +46,7 @@ const ID_BYTES_MAX: usize = 256;
 const PROVIDER: &str = "anthropic";
 /// Responses whose usage is remembered, in case one goes on behind something else.
 const COUNTED_MAX: usize = 64;
-/// Which part of a record's key stands for the first of its entries, where that is not the one others hang from.
+/// Which part of a record's key stands for the response it is part of: others hang from the last of what answered that.
 const FIRST_PART: usize = 2;
 
 #[derive(Deserialize, Default)]
@@ -209,8 +211,9 @@ pub struct Importer {
     lately: VecDeque<(u64, Usage)>,
     /// Records that were there.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    /// The boundary whose summary is to come, by its record.
-    boundary: Option<(String, CompactMetadata)>,
+    /// The boundaries whose summaries are to come, by their records: of the main path, and of a helper's own.
+    main_boundary: Option<(String, CompactMetadata)>,
+    side_boundary: Option<(String, CompactMetadata)>,
     /// A helper's own file: its side path is the main one.
     is_helper: bool,
     loose: u64,
@@ -249,7 +252,8 @@ impl Importer {
             counted: HashSet::default(),
             lately: VecDeque::new(),
             seen: HashSet::default(),
-            boundary: None,
+            main_boundary: None,
+            side_boundary: None,
             is_helper: false,
             loose: 0,
         }
@@ -300,7 +304,7 @@ impl Importer {
             }
             ("user", Some(message), _) if record.is_compact_summary == Some(true) => {
                 self.close(path, harvest);
-                self.take_summary(&uuid, under, message, harvest);
+                self.take_summary(&uuid, under, path, message, harvest);
             }
             ("user", Some(message), _) if !is_meta => {
                 self.take_user(uuid, under, parent, path, message.content, harvest);
@@ -318,7 +322,7 @@ impl Importer {
 
     fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut Harvest) {
         self.close(path, harvest);
-        self.boundary = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
+        *self.boundary(path) = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
         let under = record.logical_parent_uuid.or(record.parent_uuid);
         harvest.alias(Key::of(uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
     }
@@ -395,7 +399,7 @@ impl Importer {
     ) {
         let blocks = content.into_blocks();
         let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
-        let bodies = user_bodies(blocks, harvest);
+        let bodies = user_bodies(blocks, harvest).into_iter().map(without_commands).collect();
         let held = Held { uuid, bodies, at: harvest.at, line: harvest.line };
         if only_results {
             self.hold_or_add(held, under, parent, path, harvest);
@@ -430,14 +434,21 @@ impl Importer {
         add_held(held, under, path, harvest);
     }
 
-    fn take_summary(&mut self, uuid: &str, under: Under, message: Message<'_>, harvest: &mut Harvest) {
-        let (boundary, mut metadata) = self.boundary.take().unwrap_or_default();
+    fn take_summary(
+        &mut self,
+        uuid: &str,
+        under: Under,
+        path: Path,
+        message: Message<'_>,
+        harvest: &mut Harvest,
+    ) {
+        let (boundary, mut metadata) = self.boundary(path).take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
         let kept = metadata.take_kept();
         if let (Some(anchor), Some(tail)) = (&kept.anchor_uuid, &kept.tail_uuid)
             && *anchor == boundary
         {
-            return add_rest(uuid, &boundary, tail, harvest.words(&parts), harvest);
+            return add_rest(uuid, &boundary, tail, path, harvest.words(&parts), harvest);
         }
         let compaction = Compaction {
             summary: Some(harvest.words(&parts)),
@@ -453,12 +464,20 @@ impl Importer {
         let key = Key::of(&format!("{uuid}/0"));
         let Preserved { head_uuid, tail_uuid, .. } = kept;
         let names = head_uuid.map_or_else(Vec::new, |head| {
-            vec![Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0")), Key::of(&head)]
+            let entries = [Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0"))];
+            entries.map(Name::Entry).into_iter().chain([Name::Record(Key::of(&head))]).collect()
         });
-        let (body, by, path) = (compaction.into(), By::Agent, Path::Main);
+        let (body, by) = (compaction.into(), By::Agent);
         harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
         for uuid in tail_uuid.as_deref().into_iter().chain([uuid]) {
-            harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+            harvest.alias(Key::of(uuid), Under::Key(key), path);
+        }
+    }
+
+    fn boundary(&mut self, path: Path) -> &mut Option<(String, CompactMetadata)> {
+        match path {
+            Path::Main => &mut self.main_boundary,
+            Path::Side => &mut self.side_boundary,
         }
     }
 
@@ -508,10 +527,8 @@ impl Importer {
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
         let last = add_results(response.held.iter_mut(), key, path, harvest);
         (harvest.at, harvest.line) = (at, line);
-        if last != key {
-            for uuid in &response.uuids {
-                harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
-            }
+        for uuid in &response.uuids {
+            harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
         }
         let held = response.held.into_iter().map(|held| held.uuid);
         for uuid in response.uuids.into_iter().chain(held) {
@@ -522,13 +539,13 @@ impl Importer {
 
 /// A summary of what came behind `tail`: what was before it stays, and the summary follows. So the conversation goes on from
 /// there, and what was summed up is a branch that was left.
-fn add_rest(uuid: &str, boundary: &str, tail: &str, summary: String, harvest: &mut Harvest) {
+fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut Harvest) {
     let key = Key::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
-    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Key::of(boundary)]);
-    let (by, path, earlier) = (By::Agent, Path::Main, Earlier::default());
+    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Name::Entry(Key::of(boundary))]);
+    let (by, earlier) = (By::Agent, Earlier::default());
     harvest.step(key, Act::Add { body, under, by, path, names, earlier });
-    harvest.alias(Key::of(uuid), Under::Key(key), Path::Main);
+    harvest.alias(Key::of(uuid), Under::Key(key), path);
 }
 
 /// What waited for a response goes in behind it, and behind each other. Gives the last of it.
@@ -550,6 +567,31 @@ fn add_results<'a>(
         }
     }
     last
+}
+
+/// What Claude Code writes down of a command that was given to it, or that it ran for the user: in the context, and not the
+/// user's words, so not what a list shows of the session.
+fn without_commands(body: Body) -> Body {
+    const OPENINGS: &[&str] = &[
+        "<command-name>",
+        "<command-message>",
+        "<local-command-stdout>",
+        "<local-command-stderr>",
+        "<bash-input>",
+        "<bash-stdout>",
+        "<bash-stderr>",
+    ];
+    match body {
+        Body::UserMessage(said) if starts_with_any(&joined_text(&said.parts), OPENINGS) => {
+            let custom_type = format!("{}:command", Format::ClaudeCode.as_str());
+            CustomMessage { custom_type, parts: said.parts, display: true, details: None }.into()
+        }
+        other => other,
+    }
+}
+
+fn starts_with_any(text: &str, openings: &[&str]) -> bool {
+    openings.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
 /// Enough of an id to know it again.

@@ -6,15 +6,15 @@
 //! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
 //! grows. Whatever the steps are, the drafts can be placed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use sapwood_core::entry::{Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
+use sapwood_core::entry::{ContextChanged, Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::harvest::{Act, By, Earlier, Key, Path, Step, Under, believable, usage_beyond};
+use super::harvest::{Act, By, Earlier, Key, Name, Path, Step, Under, believable, usage_beyond};
 use super::keys::{Keys, Met, Place, STAND_INS_MAX};
 use super::rows::{ENTRIES_MAX, Index, Rows};
 use super::versions::{Meeting, Version, Versions};
@@ -39,7 +39,7 @@ struct Add {
     key: Key,
     body: Body,
     by: By,
-    names: Vec<Key>,
+    names: Vec<Name>,
     earlier: Earlier,
 }
 
@@ -75,6 +75,10 @@ pub struct Grower {
     stands: bool,
     /// What the source last called the session.
     title: Option<String>,
+    /// The last instructions that an import brought.
+    system: Option<(Index, String)>,
+    /// Instructions that an earlier import put behind an entry: what comes to hang from that hangs from them.
+    set_behind: HashMap<Index, Index>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
@@ -102,6 +106,8 @@ impl Grower {
             is_leaf_imported: false,
             stands: false,
             title: None,
+            system: None,
+            set_behind: HashMap::new(),
             at: TimestampMs::default(),
             walked: 0,
             moves: 0,
@@ -127,8 +133,20 @@ impl Grower {
         match body {
             Body::SessionNamed(named) if is_of_source => self.title = Some(named.title.clone()),
             Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
+            Body::ContextChanged(changed) if is_of_source => {
+                self.is_leaf_imported = true;
+                self.know_system(row, changed);
+            }
             _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
             _ => {}
+        }
+    }
+
+    fn know_system(&mut self, row: Index, changed: &ContextChanged) {
+        let Some(system) = &changed.system else { return };
+        self.system = Some((row, system.clone()));
+        if let Some(before) = self.rows.parent(row) {
+            self.set_behind.insert(before, row);
         }
     }
 
@@ -187,6 +205,7 @@ impl Grower {
             }
             Act::Stand => self.stands = true,
             Act::Title(title) => self.take_title(step.key, title, drafts),
+            Act::System(system) => self.take_system(step.key, system, drafts),
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
                     self.keep(step.key, body, Stance::Beside, None, drafts);
@@ -207,7 +226,7 @@ impl Grower {
                 self.follow(path, place);
             }
             Act::Version { body, under, by, path, names } => {
-                let names = names.into_iter().collect();
+                let names = names.map(Name::Entry).into_iter().collect();
                 let add = Add { key: step.key, body, by, names, earlier: Earlier::default() };
                 let place = self.place(under, &mut report);
                 let row = self.take_version(add, place, &mut report, drafts);
@@ -246,14 +265,39 @@ impl Grower {
             self.skipped += 1;
             return;
         }
-        let mut number = 0;
-        let mut fresh = key;
-        while self.has(fresh) {
-            number += 1;
-            fresh = key.part(number);
-        }
+        let fresh = self.fresh_key(key);
         self.title = Some(title.clone());
         self.keep(fresh, SessionNamed { title }.into(), Stance::Beside, None, drafts);
+    }
+
+    /// Instructions other than those in force go behind the leaf, also if they are earlier ones again.
+    fn take_system(&mut self, key: Key, system: String, drafts: &mut Vec<Draft>) {
+        self.source_leaf = self.behind_set(self.source_leaf);
+        let same = self.system.as_ref().filter(|(_, told)| *told == system).map(|(row, _)| *row);
+        if same.is_some_and(|row| self.is_on_path(Some(row), self.source_leaf)) {
+            return;
+        }
+        let fresh = self.fresh_key(key);
+        self.move_leaf(self.source_leaf, drafts);
+        let changed = ContextChanged { system: Some(system.clone()), ..ContextChanged::default() };
+        let row = self.keep(fresh, changed.into(), Stance::InTree, self.agent.clone(), drafts);
+        (self.system, self.leaf) = (Some((row, system)), Some(row));
+        self.follow(Path::Main, Some(row));
+    }
+
+    /// The last of the instructions that an import put behind an entry.
+    fn behind_set(&self, place: Place) -> Place {
+        let mut place = place?;
+        while let Some(row) = self.set_behind.get(&place) {
+            place = *row;
+        }
+        Some(place)
+    }
+
+    /// A key that the log does not have: of what came before, went, and comes again.
+    fn fresh_key(&self, key: Key) -> Key {
+        let mut keys = (0..).map(|number| key.part(number));
+        keys.find(|key| !self.has(*key)).unwrap_or(key)
     }
 
     /// An entry in the tree, unless the log has it. Gives its place.
@@ -345,12 +389,13 @@ impl Grower {
             self.keys.put_stand_in(key, place, &self.rows);
             return place;
         }
-        let named = names.into_iter().find(|name| self.row(*name).is_some());
+        let named = names.into_iter().find(|name| self.is_there(*name));
         match &mut body {
             Body::Compaction(compaction) => {
-                compaction.first_kept = named.and_then(|kept| self.entry_on_path(kept, place));
+                let kept = named.and_then(|kept| self.first_kept(kept, place));
+                compaction.first_kept = kept.map(|row| self.rows.id(row));
             }
-            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left)),
+            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left.key())),
             _ => {}
         }
         self.move_leaf(place, drafts);
@@ -358,7 +403,13 @@ impl Grower {
             By::Caller => None,
             By::Agent => self.agent.clone(),
         };
-        self.leaf = Some(self.keep(key, body, Stance::InTree, by, drafts));
+        let system = match &body {
+            Body::ContextChanged(changed) => changed.system.clone(),
+            _ => None,
+        };
+        let row = self.keep(key, body, Stance::InTree, by, drafts);
+        self.system = system.map(|system| (row, system)).or(self.system.take());
+        self.leaf = Some(row);
         self.leaf
     }
 
@@ -452,7 +503,7 @@ impl Grower {
                 self.regrown.as_ref().and_then(|regrown| regrown.place)
             }
             Under::Key(key) => match self.keys.find(key, &self.rows) {
-                Some(met) => self.place_of(met),
+                Some(met) => self.behind_set(self.place_of(met)),
                 None => {
                     report(Trouble::LostParent);
                     let place = self.source_leaf;
@@ -471,10 +522,30 @@ impl Grower {
         self.row(key).map(|row| self.rows.id(row))
     }
 
-    /// The entry of a record, if it is `from` or above it.
-    fn entry_on_path(&mut self, key: Key, from: Place) -> Option<EntryId> {
-        let wanted = self.row(key)?;
-        self.is_on_path(Some(wanted), from).then(|| self.rows.id(wanted))
+    fn is_there(&self, name: Name) -> bool {
+        match name {
+            Name::Entry(key) => self.row(key).is_some(),
+            Name::Record(key) => self.keys.find(key, &self.rows).is_some(),
+        }
+    }
+
+    /// What a compaction behind `from` keeps from, if that is on its path. A record without an entry stands for what it
+    /// hung from, which is not kept.
+    fn first_kept(&mut self, name: Name, from: Place) -> Place {
+        match (name, self.keys.find(name.key(), &self.rows)?) {
+            (Name::Record(_), Met::StandIn(place)) => self.child_on_path(place, from),
+            (_, met) => self.place_of(met).filter(|row| self.is_on_path(Some(*row), from)),
+        }
+    }
+
+    /// What follows a place on the way down to `from`: the first entry of all, if that is before it.
+    fn child_on_path(&mut self, place: Place, from: Place) -> Place {
+        let mut child = from?;
+        while self.rows.parent(child) != place {
+            self.walked += 1;
+            child = self.rows.parent(child).filter(|_| self.walked <= WALK_STEPS_MAX)?;
+        }
+        Some(child)
     }
 
     /// Whether a place is `from` or above it. Parents have smaller places than their children.

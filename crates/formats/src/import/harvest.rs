@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use sapwood_core::content::{BlobRef, Part, joined_text};
-use sapwood_core::entry::Usage;
+use sapwood_core::entry::{SessionNamed, Usage, fit_title};
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::{Lineage, Origin};
 use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
@@ -108,6 +108,23 @@ pub enum Path {
     Side,
 }
 
+/// A record that an entry refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// The entry that the key leads to.
+    Entry(Key),
+    /// A link of the source's chain, which may have no entry: then what is kept from there begins with what follows it.
+    Record(Key),
+}
+
+impl Name {
+    pub(super) fn key(self) -> Key {
+        match self {
+            Name::Entry(key) | Name::Record(key) => key,
+        }
+    }
+}
+
 /// What the log may have of a record from an import when its source said less of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Earlier {
@@ -127,7 +144,7 @@ pub struct Earlier {
 pub enum Act {
     /// An entry in the tree. `names` are records it may refer to, of which the first that is there counts: what a
     /// compaction keeps from, if that is on its path, or the leaf that a branch's summary tells of.
-    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Key>, earlier: Earlier },
+    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Name>, earlier: Earlier },
     /// A message that the source may write anew: the step's key is that of the message, whatever it says. Versions are
     /// told apart by where they hang and what they say, and what the calls took counts once.
     Version { body: Body, under: Under, by: By, path: Path, names: Option<Key> },
@@ -141,6 +158,8 @@ pub enum Act {
     Rewind(Under),
     /// What the session is called, by a source that keeps only its latest title.
     Title(String),
+    /// The instructions in force at the end, by a source that keeps only its latest ones.
+    System(String),
     /// A source that keeps no record of how its leaf came to be where it is: if an import put the log's leaf where that is,
     /// it goes to where the source has it now.
     Stand,
@@ -151,14 +170,35 @@ impl Act {
     pub fn body(&self) -> Option<&Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
+            Act::Label { .. }
+            | Act::Alias { .. }
+            | Act::Rewind(_)
+            | Act::Title(_)
+            | Act::System(_)
+            | Act::Stand => None,
+        }
+    }
+
+    /// None if it is a title, and one of nothing that can be shown.
+    fn with_fit_title(self) -> Option<Self> {
+        match self {
+            Act::Title(title) => fit_title(&title).map(Act::Title),
+            Act::Note(Body::SessionNamed(named)) => {
+                fit_title(&named.title).map(|title| Act::Note(SessionNamed { title }.into()))
+            }
+            other => Some(other),
         }
     }
 
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
-            Act::Label { .. } | Act::Alias { .. } | Act::Rewind(_) | Act::Title(_) | Act::Stand => None,
+            Act::Label { .. }
+            | Act::Alias { .. }
+            | Act::Rewind(_)
+            | Act::Title(_)
+            | Act::System(_)
+            | Act::Stand => None,
         }
     }
 }
@@ -286,7 +326,7 @@ impl Harvest {
                 under,
                 by: By::Agent,
                 path: Path::Main,
-                names: names.into_iter().collect(),
+                names: names.map(Name::Record).into_iter().collect(),
                 earlier: Earlier::default(),
             },
         );
@@ -307,8 +347,9 @@ impl Harvest {
         self.step(key, Act::Alias { under, path });
     }
 
-    /// A step, and with it the media it names: whoever takes the step away takes both.
+    /// A step, and with it the media it names: whoever takes the step away takes both. A title is made to fit.
     pub fn step(&mut self, key: Key, act: Act) {
+        let Some(act) = act.with_fit_title() else { return };
         for named in act.body().map(Body::blobs).unwrap_or_default() {
             let bytes = self.take_unnamed(named);
             self.blobs.extend(bytes);

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
     AssistantMessage, ContextChanged, ModelChanged, Stop, SystemNote, ToolResult, Usage, UserMessage,
+    fit_title,
 };
 use sapwood_core::{BlobHash, Body};
 use serde::Deserialize;
@@ -157,7 +158,7 @@ impl Importer {
         let first = conversation.messages.first().map_or("", |first| first.get());
         self.open(conversation.id, first.as_bytes(), harvest);
         if let Some(session) = &mut harvest.session {
-            session.title = conversation.title;
+            session.title = conversation.title.as_deref().and_then(fit_title);
         }
         let system = conversation.system.into_parts(harvest);
         let system = harvest.words(&system);

@@ -206,9 +206,10 @@ impl Format {
         }
     }
 
-    /// Whether the source writes a message anew while it grows, so that what the log has of it must be compared.
+    /// Whether the source writes anew what it said before, so that what the log has of it must be compared: messages, or
+    /// the role's instructions.
     pub fn rewrites(self) -> bool {
-        matches!(self, Format::OpenCode | Format::GeminiCli)
+        matches!(self, Format::OpenCode | Format::GeminiCli | Format::RoleFiles)
     }
 
     /// Whether a session that is resumed may go on in a new file that begins with the records of the old one.

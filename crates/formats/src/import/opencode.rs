@@ -11,7 +11,8 @@
 //!
 //! - A tool's call and its result are one part, told apart by its `state`.
 //! - A `compaction` part in a user's message asks for a summary, and names in `tail_start_id` what is kept; the message
-//!   with `summary: true` that answers it is the summary.
+//!   with `summary: true` that answers it is the summary, once it has finished without an error. Until then, and if it never
+//!   does, opencode sends the request in words of its own and what there is of the answer.
 //! - A message is written anew while it grows, so its versions are told apart by what they say.
 //! - `revert` names a message, and perhaps a part of it: from there on nothing is sent any more. It stays as a branch, until
 //!   the session's row names none any more.
@@ -21,8 +22,8 @@ use std::borrow::Cow;
 
 use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, CustomInfo, ModelChanged, Stop, Strategy, ToolResult, Trigger, Usage,
-    UserMessage, WrittenBy,
+    AssistantMessage, Compaction, CustomInfo, CustomMessage, ModelChanged, Stop, Strategy, ToolResult,
+    Trigger, Usage, UserMessage, WrittenBy,
 };
 use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
@@ -162,18 +163,36 @@ struct Span {
 /// What opencode sends instead of an output that it has cleared.
 const CLEARED: &str = "[Old tool result content cleared]";
 
+/// What opencode sends of a compaction that was asked for and is not done.
+const ASKED: &str = "What did we do so far?";
+
+/// A compaction that was asked for.
+#[derive(Clone)]
+struct Asked {
+    /// What it keeps, and why.
+    kept: Option<String>,
+    trigger: Trigger,
+}
+
+/// A request that is in the context only if it is not followed by its summary.
+struct Request {
+    id: String,
+    line: u64,
+    at: Option<TimestampMs>,
+}
+
 /// A message, until the next row is no part of it.
 #[derive(Clone)]
 struct Open {
     id: String,
     is_user: bool,
+    /// A summary that opencode goes by: it has finished, and without an error.
     is_summary: bool,
     message: AssistantMessage,
     results: Vec<ToolResult>,
     line: u64,
     at: Option<TimestampMs>,
-    /// A compaction is asked for: what it keeps, and why.
-    asked: Option<(Option<String>, Trigger)>,
+    asked: Option<Asked>,
     /// How many parts and results there are before the part that the user went back to.
     kept: Option<(usize, usize)>,
 }
@@ -184,7 +203,8 @@ pub struct Importer {
     /// The rows that come belong to a message that could not be read.
     is_lost: bool,
     last: Option<Under>,
-    asked: Option<(Option<String>, Trigger)>,
+    asked: Option<Asked>,
+    request: Option<Request>,
     model: Option<String>,
     title: Option<String>,
     revert: Option<Revert>,
@@ -285,6 +305,7 @@ impl Importer {
             self.step_back_at(&id);
             self.add(Key::of(&format!("{id}/model")), None, ModelChanged { model }, harvest);
         }
+        let is_over = data.finish.as_deref().is_some_and(|finish| !finish.is_empty());
         let stop = match data.finish.as_deref() {
             _ if data.error.is_some_and(|error| error.get().contains("AbortedError")) => Stop::Aborted,
             _ if data.error.is_some_and(|error| error.get() != "null") => Stop::Error,
@@ -296,7 +317,9 @@ impl Importer {
         self.open = Some(Open {
             id,
             is_user,
-            is_summary: data.summary.is_some_and(|summary| summary.get() == "true"),
+            is_summary: data.summary.is_some_and(|summary| summary.get() == "true")
+                && is_over
+                && !matches!(stop, Stop::Aborted | Stop::Error),
             message: AssistantMessage {
                 parts: Vec::new(),
                 model: ModelRef { model_id: data.model_id, provider_id: data.provider_id }.name(),
@@ -337,7 +360,7 @@ impl Importer {
             }
             "compaction" => {
                 let trigger = if part.auto == Some(true) { Trigger::Pressure } else { Trigger::Manual };
-                open.asked = Some((part.tail_start_id, trigger));
+                open.asked = Some(Asked { kept: part.tail_start_id, trigger });
             }
             // How a step began and ended: the message has what it took.
             "step-start" | "step-finish" => {}
@@ -348,6 +371,9 @@ impl Importer {
     /// The message is over: it goes in, and with it where the path ends, if that is here.
     fn close(&mut self, harvest: &mut Harvest) {
         let Some(mut open) = self.open.take() else { return };
+        if let Some(request) = self.request.take().filter(|_| !open.is_summary) {
+            self.put_request(request, harvest);
+        }
         self.step_back_at(&open.id);
         if let Some((parts, results)) = open.kept.take() {
             let mut rest = open.clone();
@@ -371,7 +397,7 @@ impl Importer {
         (harvest.line, harvest.at) = (open.line, open.at);
         if open.is_user {
             self.put_user(open, harvest);
-        } else if let (true, Some((kept, trigger))) = (open.is_summary, self.asked.take()) {
+        } else if let (true, Some(Asked { kept, trigger })) = (open.is_summary, self.asked.take()) {
             let compaction = Compaction {
                 summary: Some(harvest.words(&open.message.parts)),
                 trigger,
@@ -389,12 +415,24 @@ impl Importer {
         if open.asked.is_some() {
             harvest.forget(&open.message.parts);
             self.asked = open.asked;
+            self.request = Some(Request { id: open.id, line: open.line, at: open.at });
             return;
         }
         if !open.message.parts.is_empty() {
             let said = UserMessage { parts: open.message.parts, origin: None };
             self.add(Key::of(&open.id), None, said, harvest);
         }
+    }
+
+    /// A compaction was asked for, and something else came of it.
+    fn put_request(&mut self, request: Request, harvest: &mut Harvest) {
+        let (line, at) = (harvest.line, harvest.at);
+        (harvest.line, harvest.at) = (request.line, request.at);
+        let custom_type = "opencode:compaction".to_owned();
+        let said =
+            CustomMessage { custom_type, parts: vec![Part::text(ASKED)], display: false, details: None };
+        self.add(Key::of(&request.id), None, said, harvest);
+        (harvest.line, harvest.at) = (line, at);
     }
 
     fn put_answer(&mut self, open: Open, harvest: &mut Harvest) {

@@ -14,8 +14,9 @@ use sapwood_core::content::Part;
 use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
     ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
+    fit_title,
 };
-use sapwood_core::{BlobHash, Body, Json, TimestampMs};
+use sapwood_core::{BlobHash, Body, EntryId, Json, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -25,6 +26,11 @@ use super::text::{Time, input_json};
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
 use crate::export::LEFT_OUT;
 use crate::message::COST_NANO_USD_MAX;
+
+/// What the header's instructions are known by.
+const SYSTEM: &str = "system prompt";
+/// What an export calls a change of the context.
+const CONTEXT_CHANGED: &str = "sapwood.context_changed";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -156,6 +162,8 @@ pub struct Importer {
     /// The file's name without its ending, and when its first record was written: what there is without a header.
     name: String,
     began_at: Option<TimestampMs>,
+    /// What the header says of the instructions: everything hangs from that.
+    system: Option<String>,
     /// When a fork was made: what is older was copied from its parent, and counts there.
     forked_at: Option<TimestampMs>,
 }
@@ -175,7 +183,7 @@ impl Reader for Importer {
 
     fn finish(&mut self, harvest: &mut Harvest) {
         if harvest.session.is_none() && self.lines > 0 {
-            let name = file_session(&self.name);
+            let name = self.file_session(&self.name);
             harvest.open_headless(self.format(), &name, self.began_at);
         }
     }
@@ -184,13 +192,23 @@ impl Reader for Importer {
 impl Importer {
     pub fn new(dialect: Dialect, name: &str) -> Self {
         let name = name.to_owned();
-        Self { dialect, chain: None, lines: 0, name, began_at: None, forked_at: None }
+        Self { dialect, chain: None, lines: 0, name, began_at: None, system: None, forked_at: None }
     }
 
     fn format(&self) -> Format {
         match self.dialect {
             Dialect::Pi => Format::Pi,
             Dialect::Operator => Format::Operator,
+        }
+    }
+
+    /// The session of a file: operator names it by the session.
+    fn file_session(&self, path: &str) -> String {
+        let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+        let stem = name.strip_suffix(".jsonl").unwrap_or(name);
+        match self.dialect {
+            Dialect::Pi => pi_session(stem).to_owned(),
+            Dialect::Operator => stem.to_owned(),
         }
     }
 
@@ -203,21 +221,42 @@ impl Importer {
         if self.dialect == Dialect::Pi && header.version.unwrap_or(1) < 2 {
             self.chain = Some(vec![Key::of("header")]);
         }
+        let parent = header.parent_session.as_deref().map(|path| self.file_session(path));
         let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
-        session.title = header.name;
-        session.parent = header.parent_session.as_deref().map(file_session).map(|id| lineage(format, &id));
+        session.title = header.name.as_deref().and_then(fit_title);
+        session.parent = parent.map(|id| lineage(format, &id));
         self.forked_at = header.timestamp.and_then(|time| time.0).filter(|_| session.parent.is_some());
         if let Some(system) = header.system_prompt {
+            self.system = Some(system.clone());
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
-            harvest.add(Key::of("system prompt"), Under::Root, By::Agent, changed);
+            harvest.add(Key::of(SYSTEM), Under::Root, By::Agent, changed);
         }
+    }
+
+    fn root(&self) -> Under {
+        self.system.as_ref().map_or(Under::Root, |_| Under::Key(Key::of(SYSTEM)))
+    }
+
+    /// An export of ours tells the same twice: in the header, and as an extension's data.
+    fn is_of_header(&self, record: &Record<'_>) -> bool {
+        #[derive(Deserialize)]
+        struct Told {
+            system: Option<String>,
+        }
+        let is_told = record.custom_type.as_deref() == Some(CONTEXT_CHANGED) && record.parent_id.is_none();
+        let told = record.data.filter(|_| is_told && self.system.is_some());
+        let told = told.and_then(|raw| serde_json::from_str::<Told>(raw.get()).ok());
+        told.is_some_and(|told| told.system == self.system)
     }
 
     fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
         self.lines += 1;
         self.began_at = self.began_at.or(harvest.at);
         let (key, under) = self.place(&record, line);
+        if self.is_of_header(&record) {
+            return harvest.alias(key, under, Path::Main);
+        }
         let Some(kind) = self.kind_of(&record) else {
             keep_record(self.format(), record.kind.as_ref(), key.part(1), line, harvest);
             return harvest.alias(key, under, Path::Main);
@@ -244,7 +283,7 @@ impl Importer {
                 harvest.alias(key, under, Path::Main);
             }
             What::Leaf(target) => {
-                let to = target.map_or(Under::Root, |target| Under::Key(Key::of(&target)));
+                let to = target.map_or(self.root(), |target| Under::Key(Key::of(&target)));
                 harvest.alias(key, to, Path::Main);
                 harvest.step(key.part(1), Act::Rewind(to));
             }
@@ -256,15 +295,15 @@ impl Importer {
         match &mut self.chain {
             Some(chain) => {
                 let before = chain.last().copied().unwrap_or_else(|| Key::of("header"));
-                let under = if chain.len() <= 1 { Under::Root } else { Under::Key(before) };
+                let is_first = chain.len() <= 1;
                 let key = Key::after(before, line);
                 chain.push(key);
-                (key, under)
+                (key, if is_first { self.root() } else { Under::Key(before) })
             }
             None => {
                 let loose = || Key::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
                 let key = record.id.as_deref().map_or_else(loose, Key::of);
-                (key, record.parent_id.as_deref().map_or(Under::Root, |parent| Under::Key(Key::of(parent))))
+                (key, record.parent_id.as_deref().map_or(self.root(), |parent| Under::Key(Key::of(parent))))
             }
         }
     }
@@ -398,11 +437,14 @@ fn by_of(body: &Body) -> By {
     if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
 }
 
-/// The session of a file, which pi names `<time>_<id>.jsonl`.
-fn file_session(path: &str) -> String {
-    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let stem = name.strip_suffix(".jsonl").unwrap_or(name);
-    stem.rsplit('_').next().unwrap_or(stem).to_owned()
+/// pi names a file `<time>_<uuid>.jsonl`. Of any other name nothing is cut: what follows may be the same for two sessions.
+fn pi_session(stem: &str) -> &str {
+    let is_time = |text: &str| {
+        let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        shape == "0000-00-00T00-00-00-000Z"
+    };
+    let cut = stem.split_once('_').filter(|(time, id)| is_time(time) && id.parse::<EntryId>().is_ok());
+    cut.map_or(stem, |(_, id)| id)
 }
 
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {

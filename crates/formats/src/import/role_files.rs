@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, read_document};
-use super::harvest::{By, Harvest, Key, Under};
+use super::harvest::{Act, By, Harvest, Key, Under};
 use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
 use crate::export::LEFT_OUT;
@@ -139,7 +139,9 @@ impl Importer {
         let at = archives.first().and_then(|archive| archive.compacted_at).and_then(|time| time.0);
         let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
         new.agent.clone_from(&session.role_name);
-        if let Some(system) = session.system_prompt {
+        let system = session.system_prompt;
+        if let Some(system) = system.clone() {
+            // Not known by what it says: else everything behind it would be new as soon as that changes.
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
             self.add(b"system", changed.into(), By::Agent, harvest);
         }
@@ -158,6 +160,9 @@ impl Importer {
         if self.last.is_none() {
             // A state of nothing: there is no conversation yet, or none that could be read.
             return;
+        }
+        if let Some(system) = system {
+            harvest.step(Key::of(&format!("system {system}")), Act::System(system));
         }
         let node = session.current_node_context;
         let state = serde_json::json!({
@@ -241,7 +246,7 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
         "tool_result" => {
             let result = ToolResult {
                 call_id: message.call_id.unwrap_or_default(),
-                tool: message.tool_name,
+                tool: message.tool_name.filter(|tool| !tool.is_empty()),
                 parts: text(message.content).into_iter().collect(),
                 is_error: message.is_error.unwrap_or(false),
                 duration_ms: None,

@@ -565,3 +565,153 @@ fn a_helper_is_a_session_of_its_own_with_its_own_calls() {
     assert_eq!(session.id.as_str(), "c0ffee00-0000-4000-8000-000000000007:agent-b7d1");
     assert_eq!(session.parent.unwrap().session.as_str(), "c0ffee00-0000-4000-8000-000000000007");
 }
+
+#[test]
+fn a_segment_that_begins_with_an_attachment_keeps_what_follows_it() {
+    for (head, kept) in [("x1", "u:kept"), ("u2", "u:kept"), ("a1", "a:old answer")] {
+        let segment = json!({ "headUuid": head, "tailUuid": "a2", "anchorUuid": "s1" });
+        let boundary = json!({ "subtype": "compact_boundary", "logicalParentUuid": "a2", "compactMetadata": { "trigger": "auto", "preservedSegment": segment } });
+        let summary = json!({ "isCompactSummary": true, "message": { "role": "user", "content": "so far" } });
+        let all = [
+            user("u1", None, "old"),
+            said("a1", "u1", "m1", "old answer"),
+            record("x1", Some("a1"), "attachment", json!({ "attachment": { "type": "date_change" } })),
+            user("u2", Some("x1"), "kept"),
+            said("a2", "u2", "m2", "kept answer"),
+            record("b1", None, "system", boundary),
+            record("s1", Some("b1"), "user", summary),
+            user("u3", Some("a2"), "new"),
+        ];
+        let fresh = take_all(&all);
+        assert_eq!(fresh.context()[..2], ["u:so far", kept], "{head}");
+        assert_eq!(fresh.context().last().unwrap(), "u:new");
+        for count in 0..all.len() {
+            let grown = take_again(Format::ClaudeCode, take_all(&all[..count]).log, lines(&all));
+            assert_eq!(grown.context(), fresh.context(), "{head} after {count}");
+        }
+    }
+}
+
+#[test]
+fn a_helpers_compaction_stays_off_the_main_path_and_leaves_the_main_one_its_boundary() {
+    let aside = |mut record: Value| {
+        record["isSidechain"] = json!(true);
+        record
+    };
+    let boundary = |uuid: &str, after: &str, trigger: &str| {
+        let more = json!({ "subtype": "compact_boundary", "logicalParentUuid": after, "compactMetadata": { "trigger": trigger } });
+        record(uuid, None, "system", more)
+    };
+    let summary = |uuid: &str, parent: &str, text: &str| {
+        let more = json!({ "isCompactSummary": true, "message": { "role": "user", "content": text } });
+        record(uuid, Some(parent), "user", more)
+    };
+    let mut all = vec![
+        user("u1", None, "main"),
+        aside(user("x1", None, "side")),
+        aside(said("x2", "x1", "mx", "at work")),
+        user("u2", Some("u1"), "second"),
+        boundary("b1", "u2", "manual"),
+        aside(boundary("b2", "x2", "auto")),
+        aside(summary("s2", "b2", "the side so far")),
+    ];
+    let taken = take_all(&all);
+    assert_eq!(taken.context(), ["u:main", "u:second"]);
+    all.extend([summary("s1", "b1", "so far"), user("u3", Some("s1"), "third")]);
+    let fresh = take_all(&all);
+    assert_eq!(fresh.context(), ["u:so far", "u:third"]);
+    let triggers = fresh.log.entries().filter_map(|entry| match &entry.body {
+        Body::Compaction(compaction) => Some(compaction.trigger),
+        _ => None,
+    });
+    assert_eq!(triggers.collect::<Vec<_>>(), [Trigger::Pressure, Trigger::Manual]);
+    for count in 0..all.len() {
+        let grown = take_again(Format::ClaudeCode, take_all(&all[..count]).log, lines(&all));
+        assert_eq!(grown.context(), fresh.context(), "after {count}");
+    }
+}
+
+#[test]
+fn what_the_provider_ran_itself_is_told_in_words_and_leaves_no_call_open() {
+    let found = json!([
+        { "type": "web_search_result", "url": "https://a.example", "title": "A page", "encrypted_content": "SECRET" },
+        { "type": "web_search_result", "url": "https://b.example", "title": "Another" },
+    ]);
+    let fetched = json!({ "type": "web_fetch_result", "url": "https://a.example", "content": { "type": "document",
+        "source": { "type": "text", "media_type": "text/plain", "data": "its words" } } });
+    let taken = take_all(&[
+        user("u1", None, "search"),
+        answer(
+            "a1",
+            "u1",
+            "m1",
+            json!({ "type": "server_tool_use", "id": "s1", "name": "web_search", "input": { "query": "trees" } }),
+        ),
+        answer(
+            "a2",
+            "a1",
+            "m1",
+            json!({ "type": "web_search_tool_result", "tool_use_id": "s1", "content": found }),
+        ),
+        answer(
+            "a3",
+            "a2",
+            "m1",
+            json!({ "type": "web_fetch_tool_result", "tool_use_id": "s2", "content": fetched }),
+        ),
+        answer(
+            "a4",
+            "a3",
+            "m1",
+            json!({ "type": "web_search_tool_result", "tool_use_id": "s3",
+                "content": { "type": "web_search_tool_result_error", "error_code": "max_uses_exceeded" } }),
+        ),
+        said("a5", "a4", "m1", "done"),
+    ]);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(
+        taken.context(),
+        [
+            "u:search",
+            "a:[web_search: {\"query\":\"trees\"}] a:[web_search result]\nA page: https://a.example\nAnother: https://b.example \
+             a:[web_fetch result]\nhttps://a.example\nits words a:[web_search result]\nmax_uses_exceeded a:done",
+        ]
+    );
+}
+
+#[test]
+fn a_reference_to_a_tool_is_told_in_words() {
+    let found = json!([{ "type": "tool_reference", "tool_name": "WebFetch" }, { "type": "tool_reference", "tool_name": "Edit" }]);
+    let block = json!({ "type": "tool_result", "tool_use_id": "c1", "content": found });
+    let taken = take_all(&[
+        user("u1", None, "look"),
+        called("a1", "u1", "m1", "c1"),
+        record("r1", Some("a1"), "user", json!({ "message": { "role": "user", "content": [block] } })),
+    ]);
+    assert_eq!(taken.codes(), []);
+    assert_eq!(taken.context().last().unwrap(), "t:[tool: WebFetch] t:[tool: Edit]");
+    let odd = json!({ "type": "text", "text": "hi", "title": { "a": 1 }, "stdout": [1], "error_code": 7, "tool_name": null });
+    let taken = take_all(&[user("u1", None, "look"), answer("a1", "u1", "m1", odd)]);
+    assert_eq!(
+        (taken.context().pop(), taken.codes()),
+        (Some("a:hi".to_owned()), vec![]),
+        "other people's keys"
+    );
+}
+
+#[test]
+fn a_command_to_claude_code_is_in_the_context_and_not_the_preview() {
+    use sapwood_core::Principal;
+    use sapwood_core::project::summary::Summary;
+    let taken = take_all(&[
+        user("u1", None, "<command-name>/model</command-name>\n<command-args>opus</command-args>"),
+        user("u2", Some("u1"), "<local-command-stdout>Set model</local-command-stdout>"),
+        user("u3", Some("u2"), "<bash-input>ls</bash-input>"),
+        user("u4", Some("u3"), "mend <command-name> in the parser"),
+        said("a1", "u4", "m1", "done"),
+    ]);
+    assert_eq!((taken.context().len(), taken.count(Kind::CustomMessage)), (5, 3));
+    let mut summary = Summary::new(taken.session.as_ref().unwrap(), Principal::System);
+    taken.log.entries().for_each(|entry| summary.apply(entry));
+    assert_eq!(summary.preview.as_deref(), Some("mend <command-name> in the parser"));
+}

@@ -473,3 +473,130 @@ fn what_an_older_fork_copied_at_one_go_counts_in_its_source() {
     let grown = take_again(Format::Codex, take_all(&copied).log, lines(&[&copied[..], &mine].concat()));
     assert_eq!((grown.context(), spent(&grown)), (whole.context(), (1, 30, 3)));
 }
+
+fn rolled_back(turns: u64) -> Value {
+    event(json!({ "type": "thread_rolled_back", "num_turns": turns }))
+}
+
+/// Imports every prefix and then all of it, which must give what a fresh import gives.
+fn take_grown(values: &[Value]) -> Taken {
+    let fresh = take_all(values);
+    for count in 0..values.len() {
+        let grown = take_again(Format::Codex, take_all(&values[..count]).log, lines(values));
+        assert_eq!(grown.context(), fresh.context(), "after {count}");
+        assert_eq!(grown.spend(), fresh.spend(), "after {count}");
+        assert_eq!(take_again(Format::Codex, grown.log, lines(values)).added, 0, "after {count}");
+    }
+    fresh
+}
+
+#[test]
+fn a_rollback_drops_what_codex_said_right_before_the_turn_and_not_before_the_first() {
+    let developer = |text: &str| {
+        let content = json!([{ "type": "input_text", "text": text }]);
+        item(json!({ "type": "message", "role": "developer", "content": content }))
+    };
+    let values = [
+        meta(),
+        user("<environment_context>a</environment_context>"),
+        line("turn_context", json!({ "model": "gpt-a", "effort": "low" })),
+        user("one"),
+        assistant("first"),
+        developer("<permissions instructions>new</permissions instructions>"),
+        user("<environment_context>b</environment_context>"),
+        line("turn_context", json!({ "model": "gpt-b", "effort": "high" })),
+        user("two"),
+        assistant("second"),
+        rolled_back(1),
+    ];
+    let environment = "u:<environment_context>a</environment_context>";
+    let taken = take_grown(&values);
+    assert_eq!(taken.context(), [environment, "u:one", "a:first"]);
+    let context = taken.log.context();
+    assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("gpt-b"), "high"));
+    let all = take_grown(&[&values[..10], &[rolled_back(2), user("anew")]].concat());
+    assert_eq!(all.context(), [environment, "u:anew"]);
+}
+
+#[test]
+fn what_an_old_compaction_repeats_can_be_rolled_back() {
+    let compacted = || line("compacted", json!({ "message": "so far" }));
+    let values = [
+        meta(),
+        user("one"),
+        assistant("first"),
+        user("two"),
+        assistant("second"),
+        compacted(),
+        user("three"),
+        assistant("third"),
+        rolled_back(2),
+    ];
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:two"], "what was summed up is a turn, too");
+    let values = [&values[..6], &[rolled_back(1), user("three")]].concat();
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:two", "u:three"]);
+    let values = [&values[..6], &[rolled_back(2), user("three"), compacted()]].concat();
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:three", "u:so far"], "as many words as turns go");
+}
+
+/// Imports a rollout whose bases, the oldest first, were found as far as they are here.
+fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
+    crate::taking::take_with(Format::Codex, log, |harvest| {
+        use sapwood_formats::import::Reader;
+        let mut importer = Importer::default();
+        importer.push_line(own[0].to_string().as_bytes(), 1, harvest);
+        for (number, value) in bases.iter().flat_map(|base| base.iter().enumerate()) {
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, harvest);
+        }
+        for (number, value) in own.iter().enumerate().skip(1) {
+            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, harvest);
+        }
+        importer.finish(harvest);
+    })
+}
+
+#[test]
+fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
+    let begin = |number: usize| {
+        let id = |number: usize| format!("0199aaaa-0000-7000-8000-00000000000{number}");
+        let mut first = meta();
+        first["payload"]["id"] = json!(id(number));
+        if number > 1 {
+            let base = json!({ "thread_id": id(number - 1), "end_ordinal_exclusive": 99 });
+            first["payload"]["history_base"] = base;
+        }
+        first
+    };
+    let model = line("turn_context", json!({ "model": "gpt-test" }));
+    let turn = |number: usize| {
+        let total = (number as u64 * 100, number as u64 * 10);
+        let name = format!("ask {number}");
+        vec![begin(number), model.clone(), user(&name), assistant("yes"), counted(total, (100, 10))]
+    };
+    let (oldest, middle, newest) = (turn(1), turn(2), turn(3));
+    let bases = [&oldest[..], &middle, &newest];
+    let mut own = turn(4);
+    // A call that no response waits for, before a compaction: it is what wrote that.
+    own.extend([counted((450, 45), (50, 5)), line("compacted", json!({ "message": "so far" }))]);
+    own.extend([assistant("more"), counted((500, 50), (50, 5))]);
+    let whole = fork_of(&bases, &own, Default::default());
+    assert_eq!(spent(&whole), (3, 200, 20));
+    // Bases are found from the nearest on.
+    for path in [&[3, 0][..], &[2, 0], &[1, 0], &[3, 2, 1, 0], &[3, 1, 0], &[2, 2, 0, 0]] {
+        let mut log = sapwood_core::fixture::MemLog::default();
+        for missing in path {
+            let taken = fork_of(&bases[*missing..], &own, log);
+            assert_eq!(spent(&taken), (3, 200, 20), "{missing} of {path:?}");
+            log = taken.log;
+        }
+        let last = fork_of(&bases, &own, log);
+        assert_eq!((last.added, last.context()), (0, whole.context()), "{path:?}");
+    }
+    for (missing, known) in (0..=3).flat_map(|missing| (1..=own.len()).map(move |known| (missing, known))) {
+        let begun = fork_of(&bases[missing..], &own[..known], Default::default());
+        let grown = fork_of(&bases, &own, begun.log);
+        let after = format!("{known} lines without {missing} bases");
+        assert_eq!((grown.context(), spent(&grown)), (whole.context(), (3, 200, 20)), "{after}");
+        assert_eq!(fork_of(&bases, &own, grown.log).added, 0, "{after}");
+    }
+}

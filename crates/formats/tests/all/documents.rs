@@ -409,3 +409,34 @@ fn a_source_without_times_is_dated_by_its_file() {
     gemini.push_line(format!("{}\n", gemini_header()).as_bytes(), 1, &mut dated);
     assert_eq!(dated.session.as_ref().unwrap().at, TimestampMs(1_775_369_220_000), "its own time counts");
 }
+
+#[test]
+fn titles_that_no_session_may_have_are_made_to_fit() {
+    let long = "x".repeat(500);
+    for (title, fit) in
+        [("Shop\nand more\t", Some("Shop and more")), (&long, Some(&long[..400])), (" \n ", None)]
+    {
+        let messages = json!({ "title": title, "messages": [{ "role": "user", "content": "hello" }] });
+        let taken = take(Format::Messages, messages.to_string());
+        assert_eq!(taken.session.unwrap().title.as_deref(), fit);
+        let header = json!({ "type": "session", "version": 3, "id": "s-1", "name": title });
+        let info = json!({ "type": "session_info", "id": "b", "parentId": "a", "name": title });
+        let said = json!({ "type": "message", "id": "a", "parentId": null, "message": { "role": "user", "content": "hi" } });
+        let session = json!({ "type": "user", "uuid": "u", "sessionId": "s-1", "message": { "role": "user", "content": "hi" } });
+        let custom = json!({ "type": "custom-title", "customTitle": title, "sessionId": "s-1" });
+        let row = json!({ "table": "session", "id": "ses_1", "title": title });
+        let message = json!({ "table": "message", "id": "m", "data": { "role": "user" } });
+        let part = json!({ "table": "part", "id": "p", "data": { "type": "text", "text": "hi" } });
+        for (format, values) in [
+            (Format::Pi, vec![header, said, info]),
+            (Format::ClaudeCode, vec![session, custom]),
+            (Format::OpenCode, vec![row, message, part]),
+        ] {
+            let taken = take(format, lines(&values));
+            let named = taken.log.entries().filter(|entry| entry.meta.kind == Kind::SessionNamed);
+            let titles: Vec<String> = named.map(|entry| entry.body.text()).collect();
+            assert_eq!(titles.first().map(String::as_str), fit, "{}", format.as_str());
+            assert_eq!(take_again(format, taken.log, lines(&values)).added, 0, "{}", format.as_str());
+        }
+    }
+}

@@ -1,6 +1,9 @@
 //! Exports, and what comes back of them.
 
-use sapwood_core::entry::{Body, Compaction, Details, ModelChanged, Strategy, Trigger, UserMessage};
+use sapwood_core::entry::{
+    AssistantMessage, Body, Compaction, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
+    UserMessage,
+};
 use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::Summary;
@@ -30,8 +33,12 @@ fn log_of(bodies: Vec<Body>) -> MemLog {
 
 /// Out in a format and in again.
 fn round(format: Format, log: &MemLog) -> Taken {
+    take(format, export(format, log))
+}
+
+fn export(format: Format, log: &MemLog) -> Vec<u8> {
     let blobs = Default::default();
-    let bytes = match format {
+    match format {
         Format::RoleFiles => {
             role_files::transcript(&summary(), &log.path(None).entries).to_string().into_bytes()
         }
@@ -42,8 +49,7 @@ fn round(format: Format, log: &MemLog) -> Taken {
             log.entries().for_each(|entry| exporter.line(&entry.to_record(), &blobs).unwrap());
             exporter.finish().unwrap()
         }
-    };
-    take(format, bytes)
+    }
 }
 
 #[test]
@@ -97,4 +103,119 @@ fn pages_for_people_hold_nothing_that_a_terminal_obeys() {
         assert_eq!(found, None, "{page:?}");
         assert!(page.contains("a\u{fffd}]0;title\u{fffd}b") && page.contains("\tend"), "{page:?}");
     }
+}
+
+#[test]
+fn what_a_compaction_keeps_from_an_entry_that_is_no_message_goes_out_as_role_files() {
+    let mut log = log_of(vec![user("old")]);
+    log.push(Body::from(ModelChanged { model: "m".to_owned() })).unwrap();
+    let kept = log.entries().last().unwrap().meta.id;
+    log.push(user("kept")).unwrap();
+    let cut = |text: &str| Compaction {
+        summary: Some(text.to_owned()),
+        first_kept: Some(kept),
+        ..Compaction::new(Strategy::Llm, Trigger::Manual)
+    };
+    for text in ["so far", "so far again"] {
+        log.push(Body::from(cut(text))).unwrap();
+        log.push(user("new")).unwrap();
+    }
+    let back = round(Format::RoleFiles, &log).context();
+    assert_eq!(back, ["u:so far again", "u:kept", "u:new", "u:new"], "what the context has");
+}
+
+/// An answer that calls a tool, and a result that does not say of which, as Claude Code and Codex write them.
+fn nameless() -> MemLog {
+    let call = Part::tool_call("c1", "Read", sapwood_core::Json::from_value(&serde_json::json!({})));
+    let answer = AssistantMessage {
+        parts: vec![call],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::ToolUse,
+    };
+    let result = ToolResult {
+        call_id: "c1".to_owned(),
+        tool: None,
+        parts: vec![Part::text("words")],
+        is_error: false,
+        duration_ms: None,
+        interrupted: false,
+        full: None,
+    };
+    log_of(vec![user("read"), answer.into(), result.into()])
+}
+
+#[test]
+fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
+    let log = nameless();
+    for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
+        let tools = |taken: &Taken| {
+            taken.log.entries().find_map(|entry| match &entry.body {
+                Body::ToolResult(result) => Some(result.tool.clone()),
+                _ => None,
+            })
+        };
+        assert_eq!(tools(&round(format, &log)), Some(Some("Read".to_owned())), "{}", format.as_str());
+    }
+    let path = log.path(None).entries;
+    assert!(markdown::page(&summary(), &path).contains("Result of `Read`"));
+    assert!(html::page(&summary(), &path, &Default::default()).contains("Result <code>Read</code>"));
+    let transcript = role_files::transcript(&summary(), &path[2..]).to_string();
+    assert!(transcript.contains(r#""toolName":"""#), "nobody said: {transcript}");
+    let back = take(Format::RoleFiles, transcript);
+    assert!(
+        back.log
+            .entries()
+            .any(|entry| matches!(&entry.body, Body::ToolResult(result) if result.tool.is_none()))
+    );
+}
+
+#[test]
+fn arguments_go_out_as_an_object_and_come_back_as_they_were() {
+    use sapwood_core::Json;
+    use serde_json::{Value, json};
+    let inputs =
+        [json!("*** Begin Patch"), json!([1, 2]), json!(7), json!({ "input": "its own" }), json!({})];
+    let call = |input: &Value| Part::tool_call("c1", "apply_patch", Json::from_value(input));
+    let answer = |input: &Value| AssistantMessage {
+        parts: vec![call(input)],
+        model: None,
+        usage: None,
+        cost_nano_usd: None,
+        stop: Stop::ToolUse,
+    };
+    for format in [Format::Pi, Format::Operator] {
+        for input in &inputs {
+            let log = log_of(vec![user("mend it"), answer(input).into()]);
+            let text = String::from_utf8(export(format, &log)).unwrap();
+            let record: Value = serde_json::from_str(text.lines().nth(2).unwrap()).unwrap();
+            assert!(record["message"]["content"][0]["arguments"].is_object(), "{record}");
+            let back = take(format, &text);
+            let came = back.log.entries().find_map(|entry| {
+                entry.body.parts().iter().find_map(Part::as_tool_call).map(|call| call.input.to_value())
+            });
+            assert_eq!(came.as_ref(), Some(input), "{}", format.as_str());
+            let again = String::from_utf8(export(format, &back.log)).unwrap();
+            let lines = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(lines(&again), lines(&text), "{}", format.as_str());
+        }
+    }
+}
+
+#[test]
+fn operators_header_has_the_instructions_and_gives_them_back() {
+    use sapwood_core::entry::ContextChanged;
+    let system = ContextChanged { system: Some("Be brief.".to_owned()), ..ContextChanged::default() };
+    let log = log_of(vec![system.into(), user("one"), user("two")]);
+    let text = String::from_utf8(export(Format::Operator, &log)).unwrap();
+    assert!(text.lines().next().unwrap().contains(r#""system_prompt":"Be brief.""#), "{text}");
+    let back = take(Format::Operator, &text);
+    assert_eq!((back.context(), back.codes()), (vec!["u:one".to_owned(), "u:two".to_owned()], vec![]));
+    assert_eq!(back.log.context().system.as_deref(), Some("Be brief."));
+    let again = export(Format::Operator, &back.log);
+    let twice = take(Format::Operator, &again);
+    assert_eq!(twice.log.entries().count(), back.log.entries().count(), "no line more each time");
+    let pi = String::from_utf8(export(Format::Pi, &log)).unwrap();
+    assert!(!pi.contains("system_prompt"), "{pi}");
 }

@@ -432,3 +432,56 @@ fn an_error_instead_of_an_answer_is_in_the_log_and_not_in_the_context() {
         |body: &Body| matches!(body, Body::AssistantMessage(message) if message.stop == Stop::Error);
     assert_eq!(taken.log.entries().filter(|entry| is_error(&entry.body)).count(), 1);
 }
+
+/// A conversation in which a compaction is asked for, what came of that, and what was said afterwards.
+fn asked(summary: Value, said: &str) -> Vec<Value> {
+    let mut answer = json!({ "role": "assistant", "modelID": "m", "summary": true, "tokens": tokens(7, 3) });
+    answer.as_object_mut().unwrap().extend(summary.as_object().unwrap().clone());
+    vec![
+        user("msg_2"),
+        part("prt_2", json!({ "type": "compaction", "auto": true })),
+        message("msg_3", answer),
+        text("prt_3", said),
+        user("msg_4"),
+        text("prt_4", "go on"),
+    ]
+}
+
+#[test]
+fn a_compaction_that_failed_or_was_cut_off_takes_nothing_out_of_the_context() {
+    let failed = json!({ "error": { "name": "APIError", "data": {} } });
+    let taken = take(Format::OpenCode, rows(&asked(failed.clone(), "so")));
+    assert_eq!(taken.context(), ["u:look", "u:What did we do so far?", "u:go on"]);
+    assert_eq!((taken.count(Kind::Compaction), taken.spend().calls), (0, 1));
+    let aborted = json!({ "finish": null, "error": { "name": "MessageAbortedError", "data": {} } });
+    let taken = take(Format::OpenCode, rows(&asked(aborted, "so")));
+    assert_eq!(taken.context(), ["u:look", "u:What did we do so far?", "a:so", "u:go on"]);
+    let late = json!({ "finish": "stop", "error": failed["error"] });
+    assert_eq!(take(Format::OpenCode, rows(&asked(late, "so"))).count(Kind::Compaction), 0);
+}
+
+#[test]
+fn a_compaction_that_finishes_between_two_imports_gives_what_a_fresh_import_gives() {
+    let whole = rows(&asked(json!({ "finish": "stop" }), "so far"));
+    let fresh = take(Format::OpenCode, &whole);
+    assert_eq!(fresh.context(), ["u:so far", "u:go on"]);
+    for count in 0..=5 {
+        let begun = asked(json!({}), "so");
+        let begun = take(Format::OpenCode, rows(&begun[..count]));
+        assert_eq!(begun.count(Kind::Compaction), 0);
+        let grown = take_again(Format::OpenCode, begun.log, &whole);
+        assert_eq!((grown.context(), grown.spend()), (fresh.context(), fresh.spend()), "after {count} rows");
+        assert_eq!(take_again(Format::OpenCode, grown.log, &whole).added, 0);
+    }
+}
+
+#[test]
+fn a_request_that_nobody_answered_is_told_as_opencode_words_it() {
+    let rows = rows(&[
+        user("msg_2"),
+        part("prt_2", json!({ "type": "compaction", "auto": true })),
+        user("msg_3"),
+        text("prt_3", "go on"),
+    ]);
+    assert_eq!(take(Format::OpenCode, rows).context(), ["u:look", "u:What did we do so far?", "u:go on"]);
+}

@@ -389,3 +389,101 @@ fn what_a_fork_copied_from_its_parent_counts_there() {
     let alone = take(Format::Pi, lines(&[&[header()][..], &copied].concat()));
     assert_eq!(alone.spend().calls, 1, "what was not forked is its own");
 }
+
+/// Two messages, a record without an entry, two more, and a compaction that keeps from the record.
+fn kept_from(record: Value) -> Vec<Value> {
+    vec![
+        header(),
+        user("u1", None, "old"),
+        assistant("a1", "u1", "old answer"),
+        record,
+        user("u2", Some("x1"), "kept"),
+        entry(
+            "s1",
+            Some("u2"),
+            "compaction",
+            json!({ "summary": "so far", "firstKeptEntryId": "x1", "tokensBefore": 9 }),
+        ),
+        user("u3", Some("s1"), "new"),
+    ]
+}
+
+#[test]
+fn a_compaction_that_keeps_from_a_record_without_an_entry_keeps_what_follows_it() {
+    let hidden = json!({ "role": "bashExecution", "command": "x", "output": "o", "exitCode": 0, "excludeFromContext": true });
+    for record in [
+        entry("x1", Some("a1"), "custom", json!({ "customType": "e", "data": 1 })),
+        entry("x1", Some("a1"), "label", json!({ "targetId": "u1", "label": "here" })),
+        entry("x1", Some("a1"), "session_info", json!({ "name": "Shop" })),
+        message("x1", Some("a1"), hidden),
+    ] {
+        let all = kept_from(record.clone());
+        let fresh = take(Format::Pi, lines(&all));
+        assert_eq!(fresh.context(), ["u:so far", "u:kept", "u:new"], "{record}");
+        for count in 0..all.len() {
+            let grown = take_again(Format::Pi, take(Format::Pi, lines(&all[..count])).log, lines(&all));
+            assert_eq!(grown.context(), fresh.context(), "{record} after {count}");
+        }
+    }
+}
+
+#[test]
+fn a_compaction_that_keeps_from_a_root_without_an_entry_keeps_the_whole_path() {
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            entry("x1", None, "custom", json!({ "customType": "e", "data": 1 })),
+            user("u1", Some("x1"), "one"),
+            assistant("a1", "u1", "two"),
+            entry("s1", Some("a1"), "compaction", json!({ "summary": "so far", "firstKeptEntryId": "x1" })),
+            user("u2", Some("s1"), "three"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:so far", "u:one", "a:two", "u:three"]);
+}
+
+#[test]
+fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
+    let taken = take(
+        Format::Pi,
+        lines(&[
+            header(),
+            user("u1", None, "one"),
+            entry("x1", Some("u1"), "custom", json!({ "customType": "e", "data": 1 })),
+            entry("s1", Some("x1"), "compaction", json!({ "summary": "so far", "firstKeptEntryId": "x1" })),
+            user("u2", Some("s1"), "two"),
+        ]),
+    );
+    assert_eq!(taken.context(), ["u:so far", "u:two"]);
+}
+
+/// What a file without its header is taken for, and whose fork a header with this parent is.
+fn named(format: Format, file: &str) -> (String, String) {
+    use sapwood_formats::import::{harvest::Harvest, reader};
+    let session = |lines: String, file: &str| {
+        let (mut reader, mut harvest) = (reader(format, file).unwrap(), Harvest::default());
+        for (number, line) in (1..).zip(lines.split_inclusive('\n')) {
+            reader.push_line(line.as_bytes(), number, &mut harvest);
+        }
+        reader.finish(&mut harvest);
+        harvest.session.unwrap()
+    };
+    let mut fork = header();
+    fork["parentSession"] = json!(format!("/home/me/{file}.jsonl"));
+    let headless = session(lines(&[user("u1", None, "hello")]), file).id.to_string();
+    (headless, session(lines(&[fork]), "x").parent.unwrap().session.to_string())
+}
+
+#[test]
+fn only_pis_own_file_names_are_cut_and_sessions_of_different_files_stay_apart() {
+    let uuid = "0199bbbb-0000-7000-8000-000000000001";
+    let both = |name: &str| (name.to_owned(), name.to_owned());
+    assert_eq!(named(Format::Pi, &format!("2026-01-02T03-04-05-000Z_{uuid}")), both(uuid));
+    for name in ["notes_today", "logs_today", "2026-01-02T03-04-05-000Z_today", "v1_0199bbbb"] {
+        assert_eq!(named(Format::Pi, name), both(name));
+    }
+    for name in ["sess_abc", "profile_abc", &format!("2026-01-02T03-04-05-000Z_{uuid}")] {
+        assert_eq!(named(Format::Operator, name), both(name));
+    }
+}

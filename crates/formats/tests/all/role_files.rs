@@ -95,3 +95,41 @@ fn a_transcript_without_a_name_is_reported_and_gives_no_session() {
     assert!(taken.session.is_none());
     assert_eq!((taken.added, taken.codes()), (0, vec![(1, "import.torn")]));
 }
+
+#[test]
+fn a_changed_system_prompt_is_taken_up_also_back_to_an_earlier_one() {
+    let message = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let mut history = vec![message("user", "one"), message("assistant", "two")];
+    let mut log = MemLog::default();
+    for (number, (system, more)) in
+        [("A", 0), ("A", 0), ("B", 0), ("B", 2), ("C", 1), ("A", 0), ("A", 1), ("B", 1), ("B", 0)]
+            .iter()
+            .enumerate()
+    {
+        for round in 0..*more {
+            history.push(message(
+                if round % 2 == 0 { "user" } else { "assistant" },
+                &format!("{number} {round}"),
+            ));
+        }
+        let file = transcript(json!({ "systemPrompt": system, "transcriptHistory": history })).to_string();
+        let fresh = take(Format::RoleFiles, &file);
+        let grown = take_again(Format::RoleFiles, log, &file);
+        assert_eq!((grown.context(), grown.codes()), (fresh.context(), vec![]), "import {number}");
+        assert_eq!(grown.log.context().system.as_deref(), Some(*system), "import {number}");
+        let again = take_again(Format::RoleFiles, grown.log, &file);
+        assert_eq!((again.added, again.context()), (0, fresh.context()), "import {number}");
+        log = again.log;
+    }
+}
+
+#[test]
+fn whoever_went_on_here_keeps_the_leaf_when_a_system_prompt_changes() {
+    use sapwood_core::Part;
+    use sapwood_core::entry::UserMessage;
+    let file = |system: &str| transcript(json!({ "systemPrompt": system })).to_string();
+    let mut log = take(Format::RoleFiles, file("A")).log;
+    log.push(Body::from(UserMessage { parts: vec![Part::text("mine")], origin: None })).unwrap();
+    let changed = take_again(Format::RoleFiles, log, file("B"));
+    assert_eq!(changed.context(), ["u:one", "a:two", "u:mine"]);
+}

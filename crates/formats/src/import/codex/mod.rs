@@ -7,15 +7,19 @@
 //!   has a key of its own, so that a later import knows that its count is still to come.
 //! - A count that no response is waiting for is what a compaction took, if one follows, or stands by itself.
 //! - `compacted` names the history that replaces the old one: a compaction that keeps nothing, and then that history.
-//! - `thread_rolled_back` drops the last turns: the source went back, and what was dropped stays as a branch.
+//! - `thread_rolled_back` drops the last turns, and with them what Codex itself had said right before the first of these: the
+//!   source went back, and what was dropped stays as a branch. What precedes the first turn of all stays. Settings are Codex's,
+//!   and not the thread's, so those that were dropped are told again.
 //! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
-//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where the base is missing, responses are known
-//!   by the fork's own ones before them, so that they do not count again when it turns up. Older forks begin with copies
-//!   of their source's records, its `session_meta` first, all written at one go: these count there, too.
+//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where a base is missing, or the base of a base,
+//!   responses are known by the fork's own ones before them and by how many bases were found, so that they do not count
+//!   again when another turns up. Older forks begin with copies of their source's records, its `session_meta` first, all
+//!   written at one go: these count there, too.
 //!
 //! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
 
-use std::borrow::Cow;
+mod line;
+
 use std::collections::VecDeque;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
@@ -25,14 +29,15 @@ use sapwood_core::entry::{
 };
 use sapwood_core::project::usage::usage_note;
 use sapwood_core::{BlobHash, Body, TimestampMs};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::blocks::{Content, part_bytes};
-use super::grow::usage_key;
-use super::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
-use super::text::{Time, arguments_json, input_json};
-use super::{Format, Reader, keep_record, read_json_line};
+use crate::import::blocks::{Content, part_bytes};
+use crate::import::grow::usage_key;
+use crate::import::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
+use crate::import::text::{arguments_json, input_json};
+use crate::import::{Format, Reader, Trouble, keep_record, read_json_line};
+pub use line::Base;
+use line::{Compacted, Event, Instructions, Item, Line, Output, SessionMeta, TokenInfo, Tokens, TurnContext};
 
 /// How many of the user's words an old compaction repeats, in bytes: Codex itself stops at 20,000 tokens.
 const REPEATED_BYTES_MAX: usize = 80_000;
@@ -50,117 +55,8 @@ const TURNS_MAX: usize = 1 << 20;
 const COPY_PAUSE_MS: i64 = 1_000;
 /// Which part of a response's key one has whose usage is not known yet.
 const UNPAID_PART: usize = 1;
-
-/// The rollout a fork goes on from.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Base {
-    pub thread_id: String,
-    /// Records of the base from this ordinal on are not part of the fork.
-    pub end_ordinal_exclusive: u64,
-}
-
-#[derive(Deserialize)]
-struct Line<'a> {
-    timestamp: Option<Time>,
-    ordinal: Option<u64>,
-    #[serde(rename = "type", borrow, default)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    payload: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct SessionMeta {
-    id: Option<String>,
-    timestamp: Option<Time>,
-    cwd: Option<String>,
-    forked_from_id: Option<String>,
-    history_base: Option<Base>,
-    base_instructions: Option<Instructions>,
-    model_provider: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Instructions {
-    Text(String),
-    Object { text: String },
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TurnContext {
-    model: Option<String>,
-    effort: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Item<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    role: Cow<'a, str>,
-    #[serde(borrow)]
-    content: Content<'a>,
-    #[serde(borrow)]
-    summary: Content<'a>,
-    encrypted_content: Option<serde::de::IgnoredAny>,
-    call_id: Option<String>,
-    id: Option<String>,
-    name: Option<String>,
-    arguments: Option<String>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    action: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Output<'a> {
-    #[serde(borrow)]
-    content: Content<'a>,
-    #[serde(borrow)]
-    content_items: Content<'a>,
-    success: Option<bool>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Event<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    info: Option<TokenInfo>,
-    num_turns: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TokenInfo {
-    total_token_usage: Option<Tokens>,
-    last_token_usage: Option<Tokens>,
-}
-
-#[derive(Debug, Deserialize, Default, Clone, Copy, PartialEq)]
-#[serde(default)]
-struct Tokens {
-    input_tokens: u64,
-    cached_input_tokens: u64,
-    output_tokens: u64,
-    reasoning_output_tokens: u64,
-}
-
-#[derive(Deserialize)]
-struct Compacted<'a> {
-    #[serde(default)]
-    message: String,
-    #[serde(borrow)]
-    replacement_history: Option<Vec<&'a RawValue>>,
-}
+/// The parts of a response's key from here on are for imports that had so many bases, and not all.
+const FOUND_PART: usize = 1;
 
 /// A response of the model, and the results that came before its usage was known.
 #[derive(Default)]
@@ -181,6 +77,15 @@ struct Owed {
     usage: Usage,
 }
 
+/// Where a turn of the user's begins.
+struct Turn {
+    before: Under,
+    /// How many settings had been told by then.
+    settings: u32,
+    /// Whether its words are among those that an old compaction repeats.
+    has_words: bool,
+}
+
 #[derive(Default)]
 pub struct Importer {
     name: String,
@@ -196,8 +101,10 @@ pub struct Importer {
     effort: Option<String>,
     total: Option<Tokens>,
     owed: Option<Owed>,
-    /// What stood before each of the user's turns.
-    turns: Vec<Under>,
+    turns: Vec<Turn>,
+    /// What stood before the words of Codex itself that came last, if nothing else followed them.
+    prelude: Option<(Under, u32)>,
+    settings: u32,
     under: Option<Under>,
     words: VecDeque<String>,
     words_bytes: usize,
@@ -208,7 +115,9 @@ pub struct Importer {
     /// A fork copies its source's records at one go, the source's `session_meta` first: when the last of them was written.
     copied_at: Option<TimestampMs>,
     inherits: bool,
-    has_inherited: bool,
+    /// How many bases came, and whether the first of them goes on from one that did not.
+    found: usize,
+    lacks_base: bool,
 }
 
 impl Reader for Importer {
@@ -246,12 +155,13 @@ impl Importer {
 
     /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
     pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut Harvest) {
+        self.found += usize::from(number == 1);
         let ordinal =
             serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
         if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
             return;
         }
-        (self.inherits, self.has_inherited) = (true, true);
+        self.inherits = true;
         self.push_line(line, number, harvest);
         self.inherits = false;
     }
@@ -318,6 +228,8 @@ impl Importer {
             self.base = meta.history_base;
         } else if self.is_fork && !self.inherits {
             self.copied_at = harvest.at;
+        } else if self.inherits && self.found == 1 && harvest.line == 1 {
+            self.lacks_base = meta.history_base.is_some();
         }
         self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -333,17 +245,20 @@ impl Importer {
         if context.model.is_some() && context.model != self.model {
             self.close(harvest);
             self.model.clone_from(&context.model);
-            self.add(ModelChanged { model: self.model_name() }.into(), By::Agent, harvest);
+            self.set(ModelChanged { model: self.model_name() }.into(), harvest);
         }
         if context.effort.is_some() && context.effort != self.effort {
             self.close(harvest);
             self.effort.clone_from(&context.effort);
-            self.add(
-                ThinkingChanged { level: context.effort.unwrap_or_default() }.into(),
-                By::Agent,
-                harvest,
-            );
+            self.set(ThinkingChanged { level: context.effort.unwrap_or_default() }.into(), harvest);
         }
+    }
+
+    /// A setting is no word of anybody's, so it may stand among those of Codex itself.
+    fn set(&mut self, setting: Body, harvest: &mut Harvest) {
+        let prelude = self.prelude.take();
+        self.add(setting, By::Agent, harvest);
+        (self.prelude, self.settings) = (prelude, self.settings + 1);
     }
 
     fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut Harvest) {
@@ -411,20 +326,33 @@ impl Importer {
         }
         if role != "user" {
             let note = SystemNote { text: harvest.words(&parts), reason: None };
-            return self.add(note.into(), By::Agent, harvest);
+            return self.add_prelude(note.into(), harvest);
         }
         let text = joined_text(&parts);
         if is_context(&text) {
             // Not the user's words, so not a turn of theirs, nor what a list shows of the session.
             let custom_type = format!("{}:context", Format::Codex.as_str());
             let context = CustomMessage { custom_type, parts, display: false, details: None };
-            return self.add(context.into(), By::Agent, harvest);
-        }
-        if self.turns.len() < TURNS_MAX {
-            self.turns.push(self.place());
+            return self.add_prelude(context.into(), harvest);
         }
         self.remember(text);
-        self.add(UserMessage { parts, origin: None }.into(), By::Caller, harvest);
+        self.add_turn(UserMessage { parts, origin: None }, true, harvest);
+    }
+
+    /// What Codex says by itself: a rollback of the turn that it precedes drops it, too.
+    fn add_prelude(&mut self, body: Body, harvest: &mut Harvest) {
+        let before = self.prelude.take().unwrap_or((self.place(), self.settings));
+        self.add(body, By::Agent, harvest);
+        self.prelude = Some(before);
+    }
+
+    fn add_turn(&mut self, said: UserMessage, has_words: bool, harvest: &mut Harvest) {
+        let here = (self.place(), self.settings);
+        let (before, settings) = self.prelude.filter(|_| !self.turns.is_empty()).unwrap_or(here);
+        if self.turns.len() < TURNS_MAX {
+            self.turns.push(Turn { before, settings, has_words });
+        }
+        self.add(said.into(), By::Caller, harvest);
     }
 
     /// The user's latest words, as many as a compaction without a history repeats.
@@ -546,23 +474,37 @@ impl Importer {
 
     fn roll_back(&mut self, count: usize, harvest: &mut Harvest) {
         let kept = self.turns.len().saturating_sub(count);
-        let Some(to) = self.turns.drain(kept..).next() else { return };
-        for _ in 0..count {
-            let Some(dropped) = self.words.pop_back() else { break };
-            self.words_bytes -= dropped.len();
+        let dropped = self.turns.split_off(kept);
+        let Some(first) = dropped.first() else { return };
+        for _ in dropped.iter().filter(|turn| turn.has_words) {
+            let Some(words) = self.words.pop_back() else { break };
+            self.words_bytes -= words.len();
         }
         let key = self.next_key(b"rolled back");
-        harvest.step(key, Act::Rewind(to));
-        self.under = Some(to);
+        harvest.step(key, Act::Rewind(first.before));
+        (self.under, self.prelude) = (Some(first.before), None);
+        if first.settings < self.settings {
+            self.tell_settings_again(key, harvest);
+        }
+    }
+
+    /// No record says this, so the keys of the records that follow are not made of it.
+    fn tell_settings_again(&mut self, key: Key, harvest: &mut Harvest) {
+        let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
+        let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
+        for (number, body) in (1..).zip([model, effort]) {
+            let Some::<Body>(body) = body else { continue };
+            harvest.add(key.part(number), self.place(), By::Agent, body);
+            self.under = Some(Under::Key(key.part(number)));
+        }
     }
 
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
         let owed = self.owed.take();
-        let counted = owed.iter().map(|owed| owed.key).collect();
+        let own = owed.as_ref().map(|owed| owed.key);
         let written_by = owed.map(|owed| self.bill(owed.usage));
         let compaction = Compaction { written_by, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
-        let earlier = Earlier { counted, ..Earlier::default() };
-        self.add_from(earlier, compaction.into(), By::Agent, harvest);
+        self.add_compaction(own, compaction.into(), harvest);
         self.turns.clear();
         match compacted.replacement_history {
             Some(items) => {
@@ -571,28 +513,45 @@ impl Importer {
                 for raw in items {
                     match serde_json::from_str::<Item<'_>>(raw.get()) {
                         Ok(item) => self.take_item(item, raw.get().as_bytes(), harvest),
-                        Err(error) => harvest.report(super::Trouble::LeftOut { why: error.to_string() }),
+                        Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
                     }
                 }
             }
             None => {
+                self.words.retain(|text| !text.is_empty());
                 self.repeated_bytes += self.words_bytes + self.words.len() * MESSAGE_BYTES;
                 let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
                 let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
+                let has_words = words.len();
                 if is_too_much {
                     let why = "the user's words before it, which were repeated too often already".to_owned();
-                    harvest.report(super::Trouble::LeftOut { why });
+                    harvest.report(Trouble::LeftOut { why });
                 }
-                for text in words.into_iter().chain([compacted.message]).filter(|text| !text.is_empty()) {
-                    self.add(
-                        UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
-                        By::Caller,
-                        harvest,
-                    );
+                let message = Some(compacted.message).filter(|text| !text.is_empty());
+                for (number, text) in words.into_iter().chain(message).enumerate() {
+                    // The message is a turn as well, but none that the next compaction repeats.
+                    let said = UserMessage { parts: vec![Part::text(text)], origin: None };
+                    self.add_turn(said, number < has_words, harvest);
                 }
             }
         }
         self.close(harvest);
+    }
+
+    /// `own` is the key of what it took, as a count that stands by itself.
+    fn add_compaction(&mut self, own: Option<Key>, body: Body, harvest: &mut Harvest) {
+        let under = self.place();
+        let chained = self.next_key(&outline(&body));
+        let (mut key, mut counted) = (chained, Vec::new());
+        if let Some(own) = own {
+            (key, counted) = self.known_as(chained, Key::after(own, b"compaction"));
+            // What an import before this one made of it, and what it was before it was known to be a compaction's.
+            counted.extend([own, chained]);
+        }
+        let earlier = Earlier { counted, ..Earlier::default() };
+        let (by, path) = (By::Agent, Path::Main);
+        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
     /// The response is over: it and its results go in.
@@ -626,30 +585,33 @@ impl Importer {
         if !is_inherited {
             let own = Key::after(self.last_own.unwrap_or_else(|| Key::of("codex own")), &content);
             self.last_own = Some(own);
-            if self.base.is_some() && !self.has_inherited {
-                paid = own;
-            } else if self.base.is_some() {
-                counted = vec![own, usage_key(own)];
-            }
+            (paid, counted) = self.known_as(paid, own);
         }
         let unpaid = paid.part(UNPAID_PART);
         let (key, other) = if is_paid { (paid, unpaid) } else { (unpaid, paid) };
         let earlier = Earlier { same: Some(other), counted, ..Earlier::default() };
         let (by, path) = (By::Agent, Path::Main);
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        self.under = Some(Under::Key(key));
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
+    }
+
+    /// The key of what counts, and where an import with fewer bases has counted it: the key of those before it is another as
+    /// soon as more of them are there, `own` is the same.
+    fn known_as(&self, chained: Key, own: Key) -> (Key, Vec<Key>) {
+        if self.base.is_none() {
+            return (chained, Vec::new());
+        }
+        let with = |found: usize| if found == 0 { own } else { own.part(FOUND_PART + found) };
+        let counted = (0..self.found).flat_map(|found| [with(found), usage_key(with(found))]).collect();
+        let is_whole = self.found > 0 && !self.lacks_base;
+        (if is_whole { chained } else { with(self.found) }, counted)
     }
 
     fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
-        self.add_from(Earlier::default(), body, by, harvest);
-    }
-
-    fn add_from(&mut self, earlier: Earlier, body: Body, by: By, harvest: &mut Harvest) {
         let under = self.place();
         let key = self.next_key(&outline(&body));
-        let path = Path::Main;
-        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        self.under = Some(Under::Key(key));
+        harvest.add(key, under, by, body);
+        (self.under, self.prelude) = (Some(Under::Key(key)), None);
     }
 
     fn place(&self) -> Under {
@@ -663,29 +625,6 @@ impl Importer {
         };
         self.last = Some(key);
         key
-    }
-}
-
-impl Tokens {
-    fn since(self, before: Tokens) -> Tokens {
-        Tokens {
-            input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
-            cached_input_tokens: self.cached_input_tokens.saturating_sub(before.cached_input_tokens),
-            output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
-            reasoning_output_tokens: self
-                .reasoning_output_tokens
-                .saturating_sub(before.reasoning_output_tokens),
-        }
-    }
-
-    fn usage(self) -> Usage {
-        Usage {
-            input: self.input_tokens.saturating_sub(self.cached_input_tokens),
-            output: self.output_tokens,
-            cache_read: self.cached_input_tokens,
-            cache_write: 0,
-            reasoning: self.reasoning_output_tokens,
-        }
     }
 }
 
