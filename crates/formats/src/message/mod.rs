@@ -20,6 +20,7 @@ use sapwood_core::content::{Part, joined_text};
 use sapwood_core::entry::{AssistantMessage, Stop, SystemNote, ToolResult, UserMessage};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Json};
+use serde::Deserialize;
 
 use fields::Fields;
 use parts::Piece;
@@ -112,6 +113,31 @@ pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
     if json.len() > BODY_BYTES_MAX {
         return Err(MessageError::TooLarge { bytes: json.len() });
     }
+    match read_words(json) {
+        Some(body) => Ok(vec![body]),
+        None => read_any(json),
+    }
+}
+
+/// What most messages are: a user's words and nothing else. They are read in one go, where everything else is gone over
+/// several times; what is wrong with a message is said by the reader of everything.
+fn read_words(json: &[u8]) -> Option<Body> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Words<'a> {
+        role: &'a str,
+        content: String,
+    }
+    // An array of two strings would be taken for the same.
+    if !json.trim_ascii_start().starts_with(b"{") {
+        return None;
+    }
+    let words: Words<'_> =
+        serde_json::from_slice(json).ok().filter(|words: &Words<'_>| words.role == "user")?;
+    Some(UserMessage { parts: vec![Part::text(words.content)], origin: None }.into())
+}
+
+fn read_any(json: &[u8]) -> Result<Vec<Body>> {
     let text = std::str::from_utf8(json).map_err(|error| MessageError::NotJson { why: error.to_string() })?;
     let mut fields = Fields::parse(text)?;
     let role = fields.text("role")?.ok_or(MessageError::NoRole)?;

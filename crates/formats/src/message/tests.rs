@@ -330,3 +330,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn words_that_are_read_in_one_go_are_what_the_reader_of_everything_makes_of_them() {
+    let strange = [
+        r#"{"role":"user","content":"hello"}"#,
+        r#" {"content":"\u00e9\n\"\ud83d\ude00", "role":"user"} "#,
+        r#"{"role":"user","content":""}"#,
+        r#"{"role":"us\u0065r","content":"hello"}"#,
+        r#"{"role":"user","content":"a","content":"b"}"#,
+        r#"{"role":"user","content":"a","name":null}"#,
+        r#"{"role":"user","content":"a","name":"b"}"#,
+        r#"{"role":"user","content":null}"#,
+        r#"{"role":"user","content":"\ud800"}"#,
+        r#"{"role":"user","content":"a"} {}"#,
+        r#"{"role":"assistant","content":"a"}"#,
+        r#"["user","hello"]"#,
+        r#"{"role":"user"}"#,
+    ];
+    for json in strange {
+        assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes()), "{json}");
+    }
+    for json in [&strange[0], &strange[1], &strange[2]] {
+        assert!(read_words(json.as_bytes()).is_some(), "{json}");
+    }
+}

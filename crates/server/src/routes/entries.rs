@@ -9,6 +9,7 @@ use sapwood::engine::write::InjectOptions;
 use sapwood::formats::read_message;
 use sapwood::{Seq, SessionId};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -89,10 +90,7 @@ async fn inject_entries(
     headers: HeaderMap,
     RawJson(bytes): RawJson,
 ) -> Result<(StatusCode, Json<wire::Appended>)> {
-    let mut bodies = Vec::new();
-    for message in messages(&bytes)? {
-        bodies.extend(read_message(message.get().as_bytes())?);
-    }
+    let bodies = bodies_of(&bytes)?;
     let options = InjectOptions {
         expected_head: query.expected_head.map(Seq),
         idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
@@ -102,15 +100,22 @@ async fn inject_entries(
     Ok((StatusCode::CREATED, Json(appended(&done))))
 }
 
-fn messages(bytes: &[u8]) -> Result<Vec<&RawValue>> {
+fn bodies_of(bytes: &[u8]) -> Result<Vec<sapwood::Body>> {
     let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
-    let is_array = bytes.trim_ascii_start().first() == Some(&b'[');
-    let messages: Vec<&RawValue> = match is_array {
-        true => serde_json::from_slice(bytes).map_err(not_json)?,
-        false => vec![serde_json::from_slice(bytes).map_err(not_json)?],
-    };
+    if bytes.trim_ascii_start().first() != Some(&b'[') {
+        return read_message(bytes).or_else(|error| {
+            // What is no JSON at all is told as with every other body.
+            serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
+            Err(error.into())
+        });
+    }
+    let messages: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(not_json)?;
     if messages.is_empty() || messages.len() > MESSAGES_MAX {
         return Err(Problem::invalid(format!("an inject has from 1 to {MESSAGES_MAX} messages")));
     }
-    Ok(messages)
+    let mut bodies = Vec::new();
+    for message in messages {
+        bodies.extend(read_message(message.get().as_bytes())?);
+    }
+    Ok(bodies)
 }
