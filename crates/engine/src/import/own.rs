@@ -110,7 +110,7 @@ impl OwnIntake {
                 taken
             }
             Target::Known(_) | Target::Counted => taken,
-            Target::Refused { differs_at } => OwnTaken { differs_at, ..OwnTaken::default() },
+            Target::Refused { differs_at } => OwnTaken { added: 0, is_in: false, differs_at, ..taken },
             Target::Unknown => OwnTaken::default(),
         })
     }

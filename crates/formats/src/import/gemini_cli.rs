@@ -238,6 +238,9 @@ impl Importer {
         self.go_back(Under::Root, harvest);
         let number = harvest.line;
         for raw in messages {
+            if harvest.is_given_up() {
+                return;
+            }
             read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
                 self.take_message(serde_json::from_slice(raw)?, raw, harvest);
                 Ok(())

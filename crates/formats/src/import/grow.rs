@@ -3,8 +3,8 @@
 //! it and left alone. So a source that grew is extended, one that went back becomes a branch, and the same file adds
 //! nothing.
 //!
-//! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), and nothing else that
-//! grows. Whatever the steps are, the drafts can be placed.
+//! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), a little for each time that
+//! the instructions changed, and nothing else that grows. Whatever the steps are, the drafts can be placed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -83,6 +83,8 @@ pub struct Grower {
     walked: u64,
     moves: u64,
     given_up: bool,
+    /// Problems that steps had, besides those of reading them.
+    reported: usize,
     pub added: u64,
     pub skipped: u64,
 }
@@ -112,6 +114,7 @@ impl Grower {
             walked: 0,
             moves: 0,
             given_up: false,
+            reported: 0,
             added: 0,
             skipped: 0,
         }
@@ -185,11 +188,24 @@ impl Grower {
             return;
         }
         let is_full = self.rows.len() >= ENTRIES_MAX || self.keys.stand_ins() >= STAND_INS_MAX;
-        if is_full || problems.len() + 2 >= PROBLEMS_MAX {
+        if is_full || self.is_hopeless(step.line, problems) {
             self.given_up = true;
             problems.push(Problem { line: step.line, what: Trouble::GivenUp });
             return;
         }
+        let before = problems.len();
+        self.take_step(step, drafts, problems);
+        self.reported += problems.len() - before;
+    }
+
+    /// Of the problems that were read together with a step, those behind it are no reason to leave it out.
+    fn is_hopeless(&self, line: u64, problems: &[Problem]) -> bool {
+        let is_much = |count: usize| count + 2 >= PROBLEMS_MAX;
+        let before = || problems.iter().filter(|problem| problem.line < line).count();
+        is_much(self.reported) || is_much(problems.len()) && is_much(before())
+    }
+
+    fn take_step(&mut self, step: Step, drafts: &mut Vec<Draft>, problems: &mut Vec<Problem>) {
         self.at = step.at.unwrap_or(self.at);
         let mut report = |what| problems.push(Problem { line: step.line, what });
         match step.act {
@@ -205,7 +221,22 @@ impl Grower {
             }
             Act::Stand => self.stands = true,
             Act::Title(title) => self.take_title(step.key, title, drafts),
-            Act::System(system) => self.take_system(step.key, system, drafts),
+            Act::System(system) => self.take_system(step.key, system, &mut report, drafts),
+            Act::Opening(body) => {
+                let is_late = self.rows.len() > 0 && !self.has(step.key);
+                let add = Add {
+                    key: step.key,
+                    body,
+                    by: By::Agent,
+                    names: Vec::new(),
+                    earlier: Earlier::default(),
+                };
+                let place = if is_late { None } else { self.take_entry(add, None, &mut report, drafts) };
+                if is_late {
+                    self.keys.put_stand_in(step.key, None, &self.rows);
+                }
+                self.follow(Path::Main, place);
+            }
             Act::Note(body) => {
                 if self.is_new(step.key, &mut report) {
                     self.keep(step.key, body, Stance::Beside, None, drafts);
@@ -271,18 +302,23 @@ impl Grower {
     }
 
     /// Instructions other than those in force go behind the leaf, also if they are earlier ones again.
-    fn take_system(&mut self, key: Key, system: String, drafts: &mut Vec<Draft>) {
+    fn take_system(
+        &mut self,
+        key: Key,
+        system: String,
+        report: &mut impl FnMut(Trouble),
+        drafts: &mut Vec<Draft>,
+    ) {
         self.source_leaf = self.behind_set(self.source_leaf);
         let same = self.system.as_ref().filter(|(_, told)| *told == system).map(|(row, _)| *row);
         if same.is_some_and(|row| self.is_on_path(Some(row), self.source_leaf)) {
             return;
         }
-        let fresh = self.fresh_key(key);
-        self.move_leaf(self.source_leaf, drafts);
-        let changed = ContextChanged { system: Some(system.clone()), ..ContextChanged::default() };
-        let row = self.keep(fresh, changed.into(), Stance::InTree, self.agent.clone(), drafts);
-        (self.system, self.leaf) = (Some((row, system)), Some(row));
-        self.follow(Path::Main, Some(row));
+        let body = ContextChanged { system: Some(system), ..ContextChanged::default() }.into();
+        let (key, earlier) = (self.fresh_key(key), Earlier::default());
+        let add = Add { key, body, by: By::Agent, names: Vec::new(), earlier };
+        let row = self.grow(add, self.source_leaf, report, drafts);
+        self.follow(Path::Main, row);
     }
 
     /// The last of the instructions that an import put behind an entry.

@@ -10,7 +10,7 @@ use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::{Lineage, Origin};
 use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
 
-use super::{Format, Problem, Trouble};
+use super::{Format, PROBLEMS_MAX, Problem, Trouble};
 
 /// A record of the source, as the end of an entry's id: 58 bits of its hash, and 16 that say that it is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +156,9 @@ pub enum Act {
     Alias { under: Under, path: Path },
     /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
     Rewind(Under),
+    /// What a conversation begins with, if there is nothing of it yet. To one that is there it comes too late: what hangs from
+    /// it hangs from nothing.
+    Opening(Body),
     /// What the session is called, by a source that keeps only its latest title.
     Title(String),
     /// The instructions in force at the end, by a source that keeps only its latest ones.
@@ -169,7 +172,9 @@ impl Act {
     /// What the step brings into the log.
     pub fn body(&self) -> Option<&Body> {
         match self {
-            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
+            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) | Act::Opening(body) => {
+                Some(body)
+            }
             Act::Label { .. }
             | Act::Alias { .. }
             | Act::Rewind(_)
@@ -192,7 +197,9 @@ impl Act {
 
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
-            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) => Some(body),
+            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) | Act::Opening(body) => {
+                Some(body)
+            }
             Act::Label { .. }
             | Act::Alias { .. }
             | Act::Rewind(_)
@@ -225,8 +232,11 @@ pub struct Portion {
     pub problems: Vec<Problem>,
 }
 
-/// Where portions go while a reader is still at it.
-type Outlet = Box<dyn FnMut(Portion) + Send>;
+/// Where portions go while a reader is still at it. It says whether anybody takes them.
+type Outlet = Box<dyn FnMut(Portion) -> bool + Send>;
+
+/// A file that has not said its session's name after so many steps does not have one.
+const NAMELESS_STEPS_MAX: usize = 100_000;
 
 /// What an importer has brought in so far; whoever drives it takes the steps away.
 #[derive(Default)]
@@ -244,6 +254,9 @@ pub struct Harvest {
     /// When the file was written last, for sources that say no times.
     dated: Option<TimestampMs>,
     outlet: Option<Outlet>,
+    /// How many problems there were, whoever took them away.
+    reported: usize,
+    is_given_up: bool,
 }
 
 /// Bytes, and how many bodies to come name them.
@@ -261,7 +274,7 @@ impl Harvest {
 
     /// From now on, portions of a session that has a name go there: a line or a document may hold any number of records, and
     /// takes many times its room once all of them are steps.
-    pub fn pour_into(&mut self, outlet: impl FnMut(Portion) + Send + 'static) {
+    pub fn pour_into(&mut self, outlet: impl FnMut(Portion) -> bool + Send + 'static) {
         self.outlet = Some(Box::new(outlet));
     }
 
@@ -354,20 +367,40 @@ impl Harvest {
             let bytes = self.take_unnamed(named);
             self.blobs.extend(bytes);
         }
-        self.steps.push(Step { key, at: self.at, line: self.line, act });
-        if self.steps.len() >= PORTION_STEPS && self.session.is_some() {
-            self.pour();
+        if self.is_given_up {
+            return;
         }
+        self.steps.push(Step { key, at: self.at, line: self.line, act });
+        match self.session {
+            Some(_) if self.steps.len() >= PORTION_STEPS => self.pour(),
+            None => self.is_given_up = self.is_nameless(),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether so much has come of a session without a name that it will never have one.
+    pub fn is_nameless(&self) -> bool {
+        self.session.is_none() && self.steps.len() > NAMELESS_STEPS_MAX
     }
 
     fn pour(&mut self) {
         let Some(mut outlet) = self.outlet.take() else { return };
-        outlet(self.take_portion());
+        self.is_given_up = !outlet(self.take_portion());
         self.outlet = Some(outlet);
     }
 
+    /// Whether the rest is not worth reading: there are too many problems, nobody knows what session it is of, or nobody takes
+    /// it any more. What comes all the same goes.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
     pub fn report(&mut self, what: Trouble) {
-        self.problems.push(Problem { line: self.line, what: what.brief() });
+        if self.reported < PROBLEMS_MAX {
+            self.reported += 1;
+            self.problems.push(Problem { line: self.line, what: what.brief() });
+        }
+        self.is_given_up |= self.reported >= PROBLEMS_MAX;
     }
 
     /// Media of a message, kept as a blob.

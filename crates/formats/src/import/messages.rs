@@ -175,6 +175,9 @@ impl Importer {
         }
         let mut lines = Lines::new(bytes);
         for raw in conversation.messages {
+            if harvest.is_given_up() {
+                return;
+            }
             let number = lines.of(raw.get());
             read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
                 self.take(serde_json::from_slice(raw)?, raw, harvest);

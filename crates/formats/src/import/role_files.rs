@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, read_document};
-use super::harvest::{Act, By, Harvest, Key, Under};
+use super::harvest::{Act, By, Harvest, Key, Path, Under};
 use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
 use crate::export::LEFT_OUT;
@@ -126,6 +126,9 @@ impl Reader for Importer {
 fn take_feed(bytes: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {
+        if harvest.is_given_up() {
+            break;
+        }
         let Some(data) = keep_json(raw.get()) else { continue };
         let key = Key::of(&format!("feed {number} {}", raw.get()));
         harvest.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
@@ -140,13 +143,9 @@ impl Importer {
         let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
         new.agent.clone_from(&session.role_name);
         let system = session.system_prompt;
-        if let Some(system) = system.clone() {
-            // Not known by what it says: else everything behind it would be new as soon as that changes.
-            let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
-            self.add(b"system", changed.into(), By::Agent, harvest);
-        }
+        self.open(system.as_deref(), harvest);
+        let (began, mut replaced) = (self.last, None::<&str>);
         let mut lines = Lines::new(bytes);
-        let mut replaced: Option<&str> = None;
         for archive in archives {
             self.take_history(&archive.archived_transcript_history, replaced, &mut lines, harvest);
             harvest.at = archive.compacted_at.and_then(|time| time.0).or(harvest.at);
@@ -157,7 +156,7 @@ impl Importer {
         }
         let history = session.transcript_history.unwrap_or_default();
         self.take_history(&history, replaced, &mut lines, harvest);
-        if self.last.is_none() {
+        if system.is_none() && self.last == began {
             // A state of nothing: there is no conversation yet, or none that could be read.
             return;
         }
@@ -175,6 +174,20 @@ impl Importer {
         harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
     }
 
+    /// The instructions are the first link of the chain, there or not, and whatever they say: else everything behind them would
+    /// be new as soon as they change.
+    fn open(&mut self, system: Option<&str>, harvest: &mut Harvest) {
+        let key = Key::after(Key::of("role"), b"system");
+        match system {
+            Some(system) => {
+                let changed = ContextChanged { system: Some(system.to_owned()), ..ContextChanged::default() };
+                harvest.step(key, Act::Opening(changed.into()));
+            }
+            None => harvest.alias(key, Under::Root, Path::Main),
+        }
+        self.last = Some(key);
+    }
+
     /// A history, without the message at its head that a compaction has put there.
     fn take_history(
         &mut self,
@@ -186,6 +199,9 @@ impl Importer {
         let same = |raw: &&&RawValue| replaced.is_some_and(|replaced| is_same(raw.get(), replaced));
         let skipped = usize::from(history.first().filter(same).is_some());
         for raw in &history[skipped..] {
+            if harvest.is_given_up() {
+                return;
+            }
             harvest.line = lines.of(raw.get());
             match serde_json::from_str::<Message<'_>>(raw.get()) {
                 Ok(message) => match body_of(message) {

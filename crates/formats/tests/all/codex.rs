@@ -1,6 +1,6 @@
 //! Codex's rollouts, quirk by quirk.
 
-use sapwood_core::Kind;
+use sapwood_core::{Body, Kind};
 use sapwood_formats::import::Format;
 use sapwood_formats::import::codex::Importer;
 use serde_json::{Value, json};
@@ -599,4 +599,31 @@ fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
         assert_eq!((grown.context(), spent(&grown)), (whole.context(), (3, 200, 20)), "{after}");
         assert_eq!(fork_of(&bases, &own, grown.log).added, 0, "{after}");
     }
+}
+
+#[test]
+fn a_count_that_stands_by_itself_is_its_own_turns_models() {
+    let context = |model: &str| line("turn_context", json!({ "cwd": "/work", "model": model }));
+    let file = [
+        meta(),
+        context("first"),
+        user("one"),
+        assistant("two"),
+        tokens(10, 0, 1),
+        tokens(30, 0, 2),
+        context("second"),
+        user("three"),
+    ];
+    let billed = |taken: &Taken| -> Vec<String> {
+        let infos = taken.log.entries().filter_map(|entry| match &entry.body {
+            Body::CustomInfo(info) if info.custom_type == "sapwood.usage" => Some(info.data.get().to_owned()),
+            _ => None,
+        });
+        infos
+            .map(|data| serde_json::from_str::<Value>(&data).unwrap()["model"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let fresh = take_all(&file);
+    let grown = take_again(Format::Codex, take_all(&file[..6]).log, lines(&file));
+    assert_eq!((billed(&fresh), billed(&grown)), (vec!["first".to_owned()], vec!["first".to_owned()]));
 }

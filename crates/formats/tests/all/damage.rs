@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use sapwood_core::fixture::{MemLog, spoil};
+use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, LINE_BYTES_MAX, reader};
 use serde_json::json;
 
@@ -209,4 +210,26 @@ proptest! {
             prop_assert_eq!(extended.context(), whole.context(), "{:?} cut at {}", format, cut);
         }
     }
+}
+
+#[test]
+fn problems_behind_good_records_do_not_cost_them() {
+    let good = "{\"role\":\"user\",\"content\":\"good\"}\n".repeat(100);
+    for bad in ["{\n".repeat(2_000), "1\n".repeat(2_000)] {
+        let lines = take(Format::Messages, format!("{good}{bad}"));
+        assert_eq!(lines.context().len(), 100);
+    }
+    let document = format!("[{}{}1]", good.replace('\n', ","), "1,".repeat(2_000));
+    let taken = take(Format::Messages, document);
+    assert_eq!(taken.context().len(), 100);
+    assert!(taken.codes().len() <= sapwood_formats::import::PROBLEMS_MAX, "{}", taken.codes().len());
+}
+
+#[test]
+fn what_never_says_whose_it_is_is_given_up() {
+    let feed = format!("[{}1]", "1,".repeat(300_000));
+    let mut harvest = Harvest::default();
+    reader(Format::RoleFiles, "feed").unwrap().push_document(feed.as_bytes(), &mut harvest);
+    assert!(harvest.is_given_up() && harvest.is_nameless());
+    assert!(harvest.steps.len() < 110_000, "{}", harvest.steps.len());
 }

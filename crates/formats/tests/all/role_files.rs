@@ -133,3 +133,29 @@ fn whoever_went_on_here_keeps_the_leaf_when_a_system_prompt_changes() {
     let changed = take_again(Format::RoleFiles, log, file("B"));
     assert_eq!(changed.context(), ["u:one", "a:two", "u:mine"]);
 }
+
+#[test]
+fn a_prompt_that_comes_or_goes_later_doubles_nothing() {
+    let (without, with) = (transcript(json!({})), transcript(json!({ "systemPrompt": "Be brief." })));
+    for (first, second) in [(&without, &with), (&with, &without)] {
+        let first = take(Format::RoleFiles, first.to_string());
+        let entries = first.log.entries().count();
+        let second = take_again(Format::RoleFiles, first.log, second.to_string());
+        assert_eq!(second.context(), ["u:one", "a:two"]);
+        let messages = second
+            .log
+            .entries()
+            .filter(|entry| matches!(entry.body, Body::UserMessage(_) | Body::AssistantMessage(_)));
+        assert_eq!(messages.count(), 2);
+        assert!(second.log.entries().count() <= entries + 1, "the prompt, and nothing else");
+    }
+}
+
+#[test]
+fn a_prompt_that_is_too_long_costs_only_itself() {
+    let long = transcript(json!({ "systemPrompt": "x".repeat(17 << 20) }));
+    let taken = take(Format::RoleFiles, long.to_string());
+    assert_eq!(taken.context(), ["u:one", "a:two"]);
+    assert!(taken.codes().iter().all(|(_, code)| *code == "import.too_long"), "{:?}", taken.codes());
+    assert!(!taken.log.entries().any(|entry| matches!(entry.body, Body::ContextChanged(_))));
+}

@@ -13,7 +13,7 @@ use sapwood::core::entry::{Body, ContextChanged};
 use sapwood::core::port::tool::FsScope;
 use sapwood::engine::import::{Intake, Mode, OwnIntake};
 use sapwood::formats::import::detect::detect;
-use sapwood::formats::import::harvest::Harvest;
+use sapwood::formats::import::harvest::{Harvest, Portion};
 use sapwood::formats::import::{
     Format, LineSplitter, PROBLEMS_MAX, Problem as Fault, Reader, Trouble, reader,
 };
@@ -35,8 +35,6 @@ const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
 /// How many steps, and how many bytes of lines, are taken at a time.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// A file that has not said its session's name after so many steps does not have one.
-const NAMELESS_STEPS_MAX: usize = 100_000;
 /// After so many problems a file is given up, a few before nothing of it would be taken any more.
 const PROBLEMS_READ_MAX: usize = PROBLEMS_MAX - 8;
 /// From this length on a line may hold a whole conversation, and is read as a document is.
@@ -239,27 +237,35 @@ impl<'a> Foreign<'a> {
         &mut self,
         read: impl FnOnce(&mut dyn Reader, &mut Harvest) + Send + 'static,
     ) -> Result<()> {
-        let _place = self.taking.state.documents.acquire().await;
+        let place = self.taking.state.documents.clone().acquire_owned().await;
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         let mut harvest = std::mem::take(&mut self.harvest);
         let (sender, mut portions) = mpsc::channel(PORTIONS_MAX);
-        // Where nobody takes them any more, they go.
-        harvest.pour_into(move |portion| drop(sender.blocking_send(portion)));
+        harvest.pour_into(move |portion| sender.blocking_send(portion).is_ok());
         let reading = tokio::task::spawn_blocking(move || {
+            // Its place is taken as long as it reads, whoever has gone meanwhile.
+            let _place = place;
             read(reader.as_mut(), &mut harvest);
             harvest.close_outlet();
             (reader, harvest)
         });
+        let taken = self.take_portions(&mut portions).await;
+        drop(portions);
+        let (reader, mut rest) =
+            reading.await.map_err(|error| Problem::new("server.panicked", error.to_string()))?;
+        taken?;
+        rest.problems.splice(..0, self.harvest.problems.drain(..));
+        (self.reader, self.harvest) = (Some(reader), rest);
+        self.look_at_problems();
+        Ok(())
+    }
+
+    async fn take_portions(&mut self, portions: &mut mpsc::Receiver<Portion>) -> Result<()> {
         while let Some(portion) = portions.recv().await {
             self.harvest.absorb(portion);
             self.take().await?;
             self.look_at_problems();
         }
-        let (reader, mut rest) =
-            reading.await.map_err(|error| Problem::new("server.panicked", error.to_string()))?;
-        rest.problems.splice(..0, self.harvest.problems.drain(..));
-        (self.reader, self.harvest) = (Some(reader), rest);
-        self.look_at_problems();
         Ok(())
     }
 
@@ -282,18 +288,18 @@ impl<'a> Foreign<'a> {
 
     /// Whether the rest is not worth reading.
     fn is_hopeless(&mut self) -> bool {
-        let is_nameless = self.harvest.session.is_none() && self.harvest.steps.len() > NAMELESS_STEPS_MAX;
-        self.is_given_up |= is_nameless;
+        self.is_given_up |= self.harvest.is_given_up();
         self.is_given_up
     }
 
     async fn finish(mut self) -> Result<wire::Imported> {
+        self.is_hopeless();
         if let Some(reader) = &mut self.reader {
             reader.finish(&mut self.harvest);
         }
         self.take().await?;
         if self.is_given_up {
-            self.harvest.report(Trouble::GivenUp);
+            self.harvest.problems.push(Fault { line: self.harvest.line, what: Trouble::GivenUp });
         }
         let taken = self.intake.finish(&mut self.harvest).await?;
         let (problems, more_problems) = Telling::default().tell(&self.harvest.problems);

@@ -7,7 +7,7 @@ use sapwood::engine::import::{Intake, Kin, Mode, Taken};
 use sapwood::formats::import::codex::{Base, Importer as Codex};
 use sapwood::formats::import::harvest::{Harvest, Portion};
 use sapwood::formats::import::{
-    DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Reader, Trouble as Fault, reader,
+    DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
 };
 use sapwood::store::opencode::{Cursor, Database, Fault as Unreadable};
 use sapwood::{Engine, Scope};
@@ -22,8 +22,6 @@ const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
 /// How many batches may wait: what is read while the last was written.
 const BATCHES_MAX: usize = 8;
-/// A file that has not said its session's name after so many steps does not have one.
-const NAMELESS_STEPS_MAX: usize = 100_000;
 /// Longest chain of rollouts that go on from each other.
 const BASES_MAX: usize = 64;
 
@@ -100,13 +98,12 @@ async fn finish(intake: Intake, harvest: &mut Harvest) -> Result<Taken> {
 }
 
 fn is_hopeless(harvest: &mut Harvest) -> bool {
-    let nameless = harvest.session.is_none() && harvest.steps.len() > NAMELESS_STEPS_MAX;
-    let faulty = harvest.problems.len() >= PROBLEMS_MAX;
-    if faulty || nameless {
+    let is_hopeless = harvest.problems.len() >= PROBLEMS_MAX || harvest.is_nameless();
+    if is_hopeless {
         harvest.problems.truncate(PROBLEMS_MAX - 1);
-        harvest.report(Fault::GivenUp);
+        harvest.problems.push(Problem { line: harvest.line, what: Fault::GivenUp });
     }
-    faulty || nameless
+    is_hopeless
 }
 
 /// What only concerns this session becomes a problem of it; a store that cannot go on ends the command.
@@ -211,7 +208,7 @@ fn read_foreign(
     if format.is_document(b"") {
         // A document holds a whole conversation, and so may a line of it.
         let to = sending.to.clone();
-        sending.harvest.pour_into(move |portion| drop(to.blocking_send(portion)));
+        sending.harvest.pour_into(move |portion| to.blocking_send(portion).is_ok());
     }
     if !source.is_document(format)? {
         return read_lines(source, sending, &mut |line, number, harvest| {

@@ -74,7 +74,8 @@ struct Response {
 struct Owed {
     key: Key,
     at: Option<TimestampMs>,
-    usage: Usage,
+    /// By the model of its time: the next turn may have another.
+    by: WrittenBy,
 }
 
 /// Where a turn of the user's begins.
@@ -450,7 +451,7 @@ impl Importer {
                 self.count_owed(harvest);
                 let before = self.last_own.unwrap_or_else(|| Key::of("codex owed"));
                 let key = Key::after(before, format!("owed {total:?}").as_bytes());
-                self.owed = Some(Owed { key, at: harvest.at, usage });
+                self.owed = Some(Owed { key, at: harvest.at, by: self.bill(usage) });
             }
         }
     }
@@ -459,7 +460,7 @@ impl Importer {
     fn count_owed(&mut self, harvest: &mut Harvest) {
         let Some(owed) = self.owed.take() else { return };
         let at = std::mem::replace(&mut harvest.at, owed.at);
-        harvest.note(owed.key, usage_note(&self.bill(owed.usage)));
+        harvest.note(owed.key, usage_note(&owed.by));
         harvest.at = at;
     }
 
@@ -502,7 +503,7 @@ impl Importer {
     fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
         let owed = self.owed.take();
         let own = owed.as_ref().map(|owed| owed.key);
-        let written_by = owed.map(|owed| self.bill(owed.usage));
+        let written_by = owed.map(|owed| owed.by);
         let compaction = Compaction { written_by, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
         self.add_compaction(own, compaction.into(), harvest);
         self.turns.clear();
