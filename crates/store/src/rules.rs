@@ -14,6 +14,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
 use sapwood_core::{Body, Draft, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use serde::Serialize;
 
 use crate::admit::admit;
 use crate::match_text::Query;
@@ -220,6 +221,16 @@ fn read_list_cursor(text: &str) -> Result<(i64, i64)> {
 
 pub fn print_list_cursor((time, number): (i64, i64)) -> String {
     format!("{time}.{number}")
+}
+
+/// As long as most summaries and lines of the audit: every append writes one of them.
+const ROW_BYTES: usize = 1_024;
+
+/// A summary, or a line of the audit, as it is stored.
+pub fn print_json(row: &impl Serialize) -> String {
+    let mut json = Vec::with_capacity(ROW_BYTES);
+    serde_json::to_writer(&mut json, row).expect("rows hold strings and numbers only");
+    String::from_utf8(json).expect("JSON is text")
 }
 
 /// What a search shows of an entry whose text it has found.

@@ -392,12 +392,6 @@ impl AuditLine {
         line
     }
 
-    pub fn to_json(&self) -> String {
-        let mut json = Vec::with_capacity(AUDIT_LINE_BYTES);
-        serde_json::to_writer(&mut json, self).expect("an audit line holds strings and numbers only");
-        String::from_utf8(json).expect("JSON is text")
-    }
-
     pub fn expected_hash(&self, previous: &str) -> String {
         let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
         let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);

@@ -66,19 +66,14 @@ type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 impl Engine {
     /// Begins an import. A session that is there already is extended, if it is the caller's own and ends where it is
     /// expected to.
-    pub async fn begin_import(
-        &self,
-        scope: &Scope,
-        new: NewSession,
-        expect: Expect,
-    ) -> Result<(Import, Created)> {
+    pub async fn begin_import(&self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
         let session = new.id.clone();
-        let (created, head) = match self.store.summary(scope, &session).await {
+        let (new, head) = match self.store.summary(scope, &session).await {
             Ok(summary) => {
                 check_role(scope, &summary, Right::Own)?;
-                (Created::Existed, summary.head.seq)
+                (None, summary.head.seq)
             }
-            Err(StoreError::NoSession { .. }) => (Created::New, Seq::ZERO),
+            Err(StoreError::NoSession { .. }) => (Some(new), Seq::ZERO),
             Err(error) => return Err(error.into()),
         };
         if let Expect::Head(expected) = expect
@@ -86,19 +81,18 @@ impl Engine {
         {
             return Err(StoreError::Conflict { expected, actual: head }.into());
         }
-        let import = Import {
+        Ok(Import {
             engine: self.clone(),
             scope: scope.clone(),
             session,
-            new: (created == Created::New).then_some(new),
+            new,
             made: Created::Existed,
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
             pending_bytes: 0,
             writing: None,
             added: 0,
-        };
-        Ok((import, created))
+        })
     }
 }
 
@@ -455,6 +449,7 @@ impl Intake {
 
     /// What the store has of the session since it was looked at last.
     async fn learn(&mut self, session: &SessionId) -> Result<()> {
+        let known = self.learnt;
         loop {
             let records =
                 self.engine.store.read_after(&self.scope, session, self.learnt, PAGE_RECORDS).await?;
@@ -470,6 +465,10 @@ impl Intake {
                     self.grower.know_body(&body);
                 }
             }
+        }
+        if self.learnt == known {
+            // The leaf is where it was, too.
+            return Ok(());
         }
         let head = self.engine.store.summary(&self.scope, session).await?.head;
         if head.seq == self.learnt {
@@ -498,7 +497,7 @@ impl Intake {
                 kin.join(new);
             }
             let expect = Expect::Head(self.learnt);
-            let (import, _) = self.engine.begin_import(&self.scope, (**new).clone(), expect).await?;
+            let import = self.engine.begin_import(&self.scope, (**new).clone(), expect).await?;
             self.target = Target::Import(Box::new(import));
         }
         self.prove().await?;

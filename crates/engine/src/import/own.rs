@@ -165,7 +165,7 @@ impl OwnIntake {
         self.target = match self.mode {
             Mode::Write => {
                 let (new, expect) = (known.header.new_session(), Expect::Head(known.compared));
-                Target::Import(Box::new(self.engine.begin_import(&self.scope, new, expect).await?.0))
+                Target::Import(Box::new(self.engine.begin_import(&self.scope, new, expect).await?))
             }
             Mode::DryRun => {
                 if known.is_there {

@@ -39,7 +39,7 @@ async fn import_interrupted(url: &str) -> (Vec<String>, String) {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
     let new = NewSession::new(session.clone(), TimestampMs(1));
-    let (mut import, _) = engine.begin_import(&scope, new, Expect::Any).await.unwrap();
+    let mut import = engine.begin_import(&scope, new, Expect::Any).await.unwrap();
     for number in 0..BATCH_ENTRIES * 2 + 10 {
         import.push(draft(number)).await.unwrap();
     }
@@ -72,7 +72,7 @@ async fn an_import_in_many_batches_is_whole_and_in_order() {
     let engine = sapwood::open_engine(&url, OpenOptions::default()).unwrap();
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
-    let (mut import, _) = engine
+    let mut import = engine
         .begin_import(&scope, NewSession::new(session.clone(), TimestampMs(1)), Expect::Any)
         .await
         .unwrap();

@@ -14,9 +14,7 @@ use sapwood::core::port::tool::FsScope;
 use sapwood::engine::import::{Intake, Mode, OwnIntake};
 use sapwood::formats::import::detect::detect;
 use sapwood::formats::import::harvest::{Harvest, Portion};
-use sapwood::formats::import::{
-    Format, LineSplitter, PROBLEMS_MAX, Problem as Fault, Reader, Trouble, reader,
-};
+use sapwood::formats::import::{Format, LineSplitter, Problem as Fault, Reader, Trouble, reader};
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -35,8 +33,6 @@ const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
 /// How many steps, and how many bytes of lines, are taken at a time.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// After so many problems a file is given up, a few before nothing of it would be taken any more.
-const PROBLEMS_READ_MAX: usize = PROBLEMS_MAX - 8;
 /// From this length on a line may hold a whole conversation, and is read as a document is.
 const LONG_LINE_BYTES: usize = 1 << 20;
 /// Portions of a document that may wait: what is read while the last was written.
@@ -155,7 +151,6 @@ struct Foreign<'a> {
     intake: Intake,
     /// A long line, and what came behind it.
     waiting: Vec<(Vec<u8>, u64)>,
-    is_given_up: bool,
 }
 
 impl<'a> Foreign<'a> {
@@ -163,7 +158,7 @@ impl<'a> Foreign<'a> {
         let Some(reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
         let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
         let (reader, harvest, waiting) = (Some(reader), Harvest::default(), Vec::new());
-        Ok(Self { taking, format, reader, harvest, intake, waiting, is_given_up: false })
+        Ok(Self { taking, format, reader, harvest, intake, waiting })
     }
 
     async fn take_document(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
@@ -201,23 +196,19 @@ impl<'a> Foreign<'a> {
                 upload.settle(held_bytes);
             }
         }
-        if self.is_hopeless() {
+        if self.harvest.is_given_up() {
             upload.drop_rest().await;
         }
         Ok(())
     }
 
     fn push_line(&mut self, line: &[u8], number: u64) {
-        if self.is_given_up {
-            return;
-        }
         if line.len() > LONG_LINE_BYTES || !self.waiting.is_empty() {
             self.waiting.push((line.to_vec(), number));
             return;
         }
         if let Some(reader) = &mut self.reader {
             reader.push_line(line, number, &mut self.harvest);
-            self.look_at_problems();
         }
     }
 
@@ -256,7 +247,6 @@ impl<'a> Foreign<'a> {
         taken?;
         rest.problems.splice(..0, self.harvest.problems.drain(..));
         (self.reader, self.harvest) = (Some(reader), rest);
-        self.look_at_problems();
         Ok(())
     }
 
@@ -264,13 +254,8 @@ impl<'a> Foreign<'a> {
         while let Some(portion) = portions.recv().await {
             self.harvest.absorb(portion);
             self.take().await?;
-            self.look_at_problems();
         }
         Ok(())
-    }
-
-    fn look_at_problems(&mut self) {
-        self.is_given_up |= self.harvest.problems.len() >= PROBLEMS_READ_MAX;
     }
 
     /// Takes what was read so far, if its session has a name.
@@ -286,19 +271,12 @@ impl<'a> Foreign<'a> {
         }
     }
 
-    /// Whether the rest is not worth reading.
-    fn is_hopeless(&mut self) -> bool {
-        self.is_given_up |= self.harvest.is_given_up();
-        self.is_given_up
-    }
-
     async fn finish(mut self) -> Result<wire::Imported> {
-        self.is_hopeless();
         if let Some(reader) = &mut self.reader {
             reader.finish(&mut self.harvest);
         }
         self.take().await?;
-        if self.is_given_up {
+        if self.harvest.is_given_up() {
             self.harvest.problems.push(Fault { line: self.harvest.line, what: Trouble::GivenUp });
         }
         let taken = self.intake.finish(&mut self.harvest).await?;

@@ -40,7 +40,7 @@ pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, T
         let line = AuditLine::chained(u64::try_from(number).unwrap_or(0), now, by, note, &hash);
         numbers.push(number);
         sessions.push(line.session.as_ref().map(SessionId::to_string));
-        lines.push(line.to_json());
+        lines.push(rules::print_json(&line));
         hash = line.hash;
     }
     let sql = "WITH written AS (

@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::log::int;
-use super::session::{SessionRow, to_json};
+use super::session::SessionRow;
 use crate::match_text::is_searched;
 use crate::pack::Packed;
 use crate::rules;
@@ -89,7 +89,7 @@ impl Job {
             listed: row.summary.updated_at.0,
             is_open: row.summary.open_turn.is_some(),
             behind: placed.iter().any(|placed| is_searched(placed.entry.meta.kind)),
-            summary: to_json(&row.summary),
+            summary: rules::print_json(&row.summary),
             key: None,
             answer: None,
             entries: placed.iter().zip(packed).map(|(placed, body)| entry_row(placed, body)).collect(),

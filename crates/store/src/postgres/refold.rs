@@ -10,7 +10,8 @@ use super::check::finding;
 use super::desk::Desk;
 use super::known::{node_at, settings_at};
 use super::log::{LogRows, int};
-use super::session::{Hold, SLOT_MS, find, list, to_json};
+use super::session::{Hold, SLOT_MS, find, list};
+use crate::rules::print_json;
 
 /// Rows asked for at a time.
 const CHECK_ROWS: usize = 500;
@@ -45,7 +46,7 @@ async fn store_summary(desk: &Desk, pk: i64, summary: &Summary) -> Result<()> {
     let head = int(summary.head.seq.0);
     desk.execute(
         sql,
-        &[&desk.tenant.as_str(), &pk, &to_json(summary), &head, &at, &slot, &summary.open_turn.is_some()],
+        &[&desk.tenant.as_str(), &pk, &print_json(summary), &head, &at, &slot, &summary.open_turn.is_some()],
     )
     .await?;
     Ok(())

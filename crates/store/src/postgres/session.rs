@@ -18,7 +18,7 @@ use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
 use super::path::read_in_tree;
 use crate::admit::admit;
-use crate::rules::{ListSpan, page_limit, print_list_cursor};
+use crate::rules::{ListSpan, page_limit, print_json, print_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
@@ -95,10 +95,6 @@ pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
     serde_json::from_str(json).map_err(|error| desk.damaged(format!("a session's summary: {error}")))
 }
 
-pub(super) fn to_json(summary: &Summary) -> String {
-    serde_json::to_string(summary).expect("a summary holds strings and numbers only")
-}
-
 /// None if the id is taken.
 async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Result<Option<SessionRow>> {
     let sql = "INSERT INTO sessions (tenant, id, parent, base, base_seq, inherited, head, listed_slot, listed_at, indexed,
@@ -119,7 +115,7 @@ async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Res
                 &int(summary.head.seq.0),
                 &(summary.updated_at.0.div_euclid(SLOT_MS)),
                 &summary.updated_at.0,
-                &to_json(summary),
+                &print_json(summary),
             ],
         )
         .await?;

@@ -36,7 +36,7 @@ pub(super) fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: Times
     };
     let number = last.number + 1;
     let line = AuditLine::chained(number, now, scope.principal.clone(), note, &last.hash);
-    let json = line.to_json();
+    let json = rules::print_json(&line);
     let session = line.session.as_ref().map(SessionId::as_str);
     let key = key_of(tenant, number);
     desk.prepare("INSERT INTO audit (key, session, line) VALUES (?1, ?2, ?3)")?

@@ -18,12 +18,10 @@ use super::hot::{LISTED_BEHIND_MS_MAX, Nodes};
 use super::log::LogRows;
 use super::path::check_in_tree;
 use crate::admit::admit;
-use crate::rules::{ListSpan, no_entry, page_limit, print_list_cursor};
+use crate::rules::{ListSpan, no_entry, page_limit, print_json, print_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
-/// As long as most summaries: every append writes one.
-const SUMMARY_BYTES: usize = 1_024;
 /// Sessions that one page of a narrowed list looks through. The next page goes on from there.
 const LOOKED_ROWS_MAX: usize = 20_000;
 
@@ -72,7 +70,7 @@ fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)
             base.map(|(pk, _)| pk),
             base.map(|(_, seq)| seq.0),
             summary.inherited,
-            to_json(summary),
+            print_json(summary),
         ])
         .at(&desk.path)?;
     Ok(desk.conn.last_insert_rowid())
@@ -80,7 +78,7 @@ fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)
 
 /// Writes a summary. With [`Order::Kept`] the index by time is left alone.
 pub(super) fn store_summary(desk: &Desk, row: &mut SessionRow, order: Order) -> Result<()> {
-    let json = to_json(&row.summary);
+    let json = print_json(&row.summary);
     match order {
         Order::Kept => {
             let mut update = desk.prepare("UPDATE sessions SET summary = ?2 WHERE pk = ?1")?;
@@ -102,12 +100,6 @@ pub(super) fn store_summary(desk: &Desk, row: &mut SessionRow, order: Order) -> 
 pub(super) enum Order {
     Kept,
     Changed,
-}
-
-fn to_json(summary: &Summary) -> String {
-    let mut json = Vec::with_capacity(SUMMARY_BYTES);
-    serde_json::to_writer(&mut json, summary).expect("a summary holds strings and numbers only");
-    String::from_utf8(json).expect("JSON is text")
 }
 
 pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {

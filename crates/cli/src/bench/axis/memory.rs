@@ -93,7 +93,7 @@ async fn import(stage: &Stage, from: &Path) -> anyhow::Result<Growth> {
         importer.push_line(&line, number, &mut drafts);
         line.clear();
         if let (None, Some(header)) = (&target, importer.header()) {
-            target = Some(engine.begin_import(&stage.scope, header.new_session(), Expect::Any).await?.0);
+            target = Some(engine.begin_import(&stage.scope, header.new_session(), Expect::Any).await?);
         }
         let Some(target) = &mut target else { anyhow::bail!("the export has no header") };
         for draft in drafts.drain(..) {
