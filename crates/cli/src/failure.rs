@@ -60,10 +60,23 @@ impl Exit {
             | "turn.running"
             | "turn.interrupted"
             | "turn.none"
+            | "trigger.imported"
+            | "flow.imported"
+            | "session.not_configured"
             | "flow.ended" => Exit::Conflict,
-            "session.denied" | "memory.denied" | "graft.withheld" | "agent.untrusted" | "server.open"
-            | "hook.refused" => Exit::Denied,
-            "address.ambiguous" | "entry.misplaced" | "config.invalid" | "flow.invalid" => Exit::Usage,
+            "session.denied"
+            | "memory.denied"
+            | "graft.withheld"
+            | "agent.untrusted"
+            | "server.open"
+            | "hook.refused"
+            | "model.not_allowed"
+            | "trigger.target_denied" => Exit::Denied,
+            "address.ambiguous"
+            | "session.reserved_id"
+            | "entry.misplaced"
+            | "config.invalid"
+            | "flow.invalid" => Exit::Usage,
             other if other.starts_with("input.") => Exit::Usage,
             _ => Exit::Failed,
         }
@@ -144,6 +157,12 @@ fn hint_for(code: &str) -> &'static str {
     match code {
         "session.not_found" => "sapwood ls shows your sessions, sapwood new makes one",
         "session.exists" => "give another --id, or none: a new one is made up",
+        "session.reserved_id" => {
+            "give another --id: sapwood flow run and triggers make these sessions themselves"
+        }
+        "session.not_configured" => {
+            "set agent in your own sapwood.toml to one that sapwood agent check accepts"
+        }
         "session.key_reused" => "a new request takes a new key; the same request again takes the same key",
         "session.conflict" => "somebody else wrote to the session: look again with sapwood info, then retry",
         "session.stale_fence" | "session.leased" => {
@@ -243,15 +262,23 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.unknown" => {
             "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo; --model of send and chat names another one"
         }
+        "model.not_allowed" => {
+            "choose another model; a scripted one must be named in the operator's sapwood.toml or agent files, or with --model here"
+        }
         "model.unreachable" => "check the network and the provider's base_url",
         "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
         "flow.not_found" => "sapwood flow ls shows the runs",
         "flow.ended" => "sapwood flow run FILE begins another",
+        "flow.imported" => "sapwood flow show RUN shows it; sapwood flow run FILE begins a run of your own",
         "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
         "flow.cancelled" => "sapwood flow run FILE begins another",
         "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
         "trigger.not_found" => {
             "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"
+        }
+        "trigger.imported" => "erase or rename that session, or give the trigger another name",
+        "trigger.target_denied" => {
+            "have its owner share the session with the trigger's owner, or name another session"
         }
         "skill.not_found" => {
             "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md"

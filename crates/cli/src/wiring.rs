@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sapwood::core::id::UserName;
 use sapwood::core::port::model::Model;
 use sapwood::effects::skill::SkillFolders;
+use sapwood::engine::SessionDefaults;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
@@ -81,12 +82,20 @@ impl App {
         let world = world::open(&self.place, self.default_model())?;
         self.model = Some(world.model.clone());
         let thresholds = self.place.config.pressure.unwrap_or_default();
-        self.engine = self.engine.clone().with_thresholds(thresholds).with_world(world);
+        let defaults = self.session_defaults();
+        let engine = self.engine.clone().with_thresholds(thresholds).with_world(world);
+        self.engine = engine.with_session_defaults(defaults);
         self.telemetry = telemetry::start(self.format(), self.log.take());
         if self.telemetry.is_some() {
             self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
         }
         Ok(())
+    }
+
+    /// How imported sessions are continued: under the agent that a new session would get, in this directory.
+    fn session_defaults(&self) -> SessionDefaults {
+        let agent = self.place.agents().choose(None, &self.place.config).ok();
+        SessionDefaults { agent, cwd: self.place.here.to_str().map(str::to_owned) }
     }
 
     /// The same for commands that learn from sessions, where a model is to do that.

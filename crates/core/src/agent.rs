@@ -286,6 +286,12 @@ impl Default for Agent {
 
 impl Agent {
     /// The agent that answers when none was named: the demo model, read-only tools in the sandbox.
+    /// Every model that the agent names.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let chain = self.fallback_chain.iter().map(|link| link.model.as_str());
+        self.model.as_deref().into_iter().chain(chain)
+    }
+
     pub fn default_with(model: Option<String>) -> Self {
         let tools = ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_text"];
         Self {

@@ -14,6 +14,7 @@
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 
 pub mod agent;
+pub mod authority;
 pub mod compact;
 pub mod content;
 pub mod entry;
@@ -37,6 +38,7 @@ pub mod turn;
 pub mod view;
 
 pub use agent::Agent;
+pub use authority::{Authority, Source};
 pub use content::{BlobRef, Json, Part};
 pub use entry::{Body, Draft, Entry, Kind, Record};
 pub use id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};

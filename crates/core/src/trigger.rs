@@ -11,6 +11,8 @@ use crate::content::Json;
 use crate::entry::{Body, CustomInfo, Entry};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs};
 
+/// How the ids of triggers' logs, and of the sessions they open, begin.
+pub const TRIGGER_PREFIX: &str = "trigger.";
 /// The `custom_type` of a trigger's entries.
 pub const TRIGGER_INFO: &str = "sapwood.trigger";
 /// Longest name, in bytes.
@@ -128,7 +130,7 @@ impl Trigger {
 
 /// The id of the session that keeps what a trigger of this name did.
 pub fn log_id(name: &str) -> String {
-    format!("trigger.{name}")
+    format!("{TRIGGER_PREFIX}{name}")
 }
 
 enum Piece<'a> {
@@ -275,6 +277,9 @@ pub struct LastFiring {
     pub firing: Seq,
     pub at: TimestampMs,
     pub outcome: String,
+    /// The stable code of what went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
 }
@@ -316,15 +321,15 @@ impl TriggerState {
                     }
                 }
             }
-            Some(TriggerNote::Ended { firing, outcome, .. }) => self.close(firing, outcome),
-            Some(TriggerNote::Skipped { firing, why }) => self.close(firing, format!("skipped: {why}")),
+            Some(TriggerNote::Ended { firing, outcome, code }) => self.close(firing, outcome, code),
+            Some(TriggerNote::Skipped { firing, why }) => self.close(firing, format!("skipped: {why}"), None),
         }
     }
 
-    fn close(&mut self, firing: Seq, outcome: String) {
+    fn close(&mut self, firing: Seq, outcome: String, code: Option<String>) {
         if let Some(Firing { seq, at, sent, .. }) = self.open.remove(&firing) {
             let session = sent.map(|sent| sent.session);
-            self.last = Some(LastFiring { firing: seq, at, outcome, session });
+            self.last = Some(LastFiring { firing: seq, at, outcome, code, session });
         }
     }
 

@@ -87,6 +87,20 @@ pub enum EngineError {
     NoFlow { session: SessionId },
     #[error("run {run} has ended")]
     FlowEnded { run: SessionId },
+    #[error("run {run} was imported: its state is history, and nothing of it is started")]
+    FlowImported { run: SessionId },
+    #[error("session {session} was imported, and there is no default agent to continue it under")]
+    NotConfigured { session: SessionId },
+    #[error(
+        "the model {model} reads a file of this machine, and neither the operator nor the local command line named it"
+    )]
+    ModelNotAllowed { model: String },
+    #[error("the session id {id} is reserved: ids that begin with {prefix} are given out by Sapwood itself")]
+    ReservedId { id: SessionId, prefix: &'static str },
+    #[error("session {session} should keep what a trigger does, and was imported")]
+    TriggerImported { session: SessionId },
+    #[error("the trigger addresses session {session}, which its owner {owner} may not write")]
+    TriggerTarget { session: SessionId, owner: Principal },
 }
 
 impl EngineError {
@@ -126,6 +140,12 @@ impl EngineError {
             EngineError::Flow { .. } => "flow.invalid",
             EngineError::NoFlow { .. } => "flow.not_found",
             EngineError::FlowEnded { .. } => "flow.ended",
+            EngineError::FlowImported { .. } => "flow.imported",
+            EngineError::NotConfigured { .. } => "session.not_configured",
+            EngineError::ModelNotAllowed { .. } => "model.not_allowed",
+            EngineError::ReservedId { .. } => "session.reserved_id",
+            EngineError::TriggerImported { .. } => "trigger.imported",
+            EngineError::TriggerTarget { .. } => "trigger.target_denied",
         }
     }
 }

@@ -67,7 +67,7 @@ impl Engine {
     ) -> Result<Vec<(EntryId, InputQueued)>> {
         let kinds = [Kind::InputQueued, Kind::InputTaken];
         let mut waiting: Vec<(EntryId, InputQueued)> = Vec::new();
-        self.each_of_kinds(scope, session, &kinds, |entry| match entry.body {
+        self.each_own_of_kinds(scope, session, &kinds, Seq::ZERO, |entry| match entry.body {
             Body::InputQueued(queued) => waiting.push((entry.meta.id, queued)),
             Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
             _ => {}

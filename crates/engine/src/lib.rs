@@ -1,7 +1,7 @@
 //! The verbs of a session, over any store.
 //!
 //! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
-//! appends them. [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
+//! appends them. [`authority`] says what of a session may decide how it runs; [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
 //! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
 //! [`pressure`] says when; [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
 //! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when something
@@ -9,6 +9,7 @@
 //! promises.
 
 pub mod address;
+pub mod authority;
 pub mod blob;
 pub mod compact;
 pub mod doctor;
@@ -39,11 +40,13 @@ pub mod write;
 
 use std::sync::Arc;
 
+use sapwood_core::Agent;
 use sapwood_core::port::clock::Clock;
 use sapwood_core::port::store::Store;
 use sapwood_core::port::tokens::Tokenizers;
 use sapwood_core::pressure::Thresholds;
 
+pub use authority::{FileModels, SessionDefaults};
 pub use error::{EngineError, Result};
 pub use follow::Follower;
 pub use live::{Fragment, News};
@@ -76,6 +79,8 @@ pub struct Engine {
     /// How many hooks stand between a person and what this engine does.
     depth: u8,
     thresholds: Thresholds,
+    defaults: SessionDefaults,
+    file_models: FileModels,
 }
 
 impl Engine {
@@ -94,6 +99,8 @@ impl Engine {
             skills: None,
             depth: 0,
             thresholds: Thresholds::default(),
+            defaults: SessionDefaults { agent: Some(Agent::default_with(None)), cwd: None },
+            file_models: FileModels::default(),
         }
     }
 
@@ -130,8 +137,9 @@ impl Engine {
     /// The same engine, with the models, tools, skills and hooks of another one.
     pub fn in_world_of(self, other: &Engine) -> Result<Self> {
         let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
-        let skills = other.skills.clone();
-        Ok(Self { trace_ids, hooks, skills, depth, ..self.with_world(other.world()?) })
+        let (skills, defaults) = (other.skills.clone(), other.defaults.clone());
+        let file_models = other.file_models.clone();
+        Ok(Self { trace_ids, hooks, skills, depth, defaults, file_models, ..self.with_world(other.world()?) })
     }
 
     fn world(&self) -> Result<World> {

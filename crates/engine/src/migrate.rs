@@ -15,7 +15,9 @@ use sapwood_core::port::store::{
     Append, AuditAction, AuditLine, AuditNote, Expect, Fork, ListFilter, NewSession, Store, Until,
 };
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId};
+use sapwood_core::{
+    Authority, BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId,
+};
 use serde::Serialize;
 
 use crate::blob::BlobReader;
@@ -204,13 +206,23 @@ impl Migration {
             if self.mode == Mode::DryRun {
                 return Ok(summary.head.seq.0 - summary.inherited);
             }
-            let head = self.make(&scope, summary, sessions).await?;
-            return self.copy_entries(&scope, &summary.id, head).await;
+            let authority = self.authority(&scope, summary).await?;
+            let head = self.make(&scope, summary, &authority, sessions).await?;
+            return self.copy_entries(&scope, &summary.id, &authority, head).await;
         };
         self.check_prefix(&scope, &summary.id, head).await?;
-        match self.mode {
-            Mode::DryRun => Ok(summary.head.seq.0.saturating_sub(head.0)),
-            Mode::Copy => self.copy_entries(&scope, &summary.id, head).await,
+        if self.mode == Mode::DryRun {
+            return Ok(summary.head.seq.0.saturating_sub(head.0));
+        }
+        let authority = self.authority(&scope, summary).await?;
+        self.copy_entries(&scope, &summary.id, &authority, head).await
+    }
+
+    /// What the source wrote itself is own in the target, too: only the operator of both can run this.
+    async fn authority(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
+        match &summary.authority {
+            Some(authority) => Ok(authority.clone()),
+            None => Ok(self.from.settle_authority(scope, &summary.id).await?),
         }
     }
 
@@ -219,6 +231,7 @@ impl Migration {
         &self,
         scope: &Scope,
         summary: &Summary,
+        authority: &Authority,
         sessions: &HashMap<SessionId, Summary>,
     ) -> Result<Seq> {
         let new = NewSession {
@@ -230,6 +243,7 @@ impl Migration {
             cwd: summary.cwd.clone(),
             parent: summary.parent.clone(),
             origin: summary.origin.clone(),
+            source: authority.source_of(Seq::ZERO),
         };
         let source = summary.parent.as_ref().filter(|parent| {
             summary.inherited > 0 && sessions.contains_key(&parent.session) && parent.at.is_some()
@@ -261,13 +275,27 @@ impl Migration {
         }
     }
 
-    async fn copy_entries(&mut self, scope: &Scope, id: &SessionId, mut head: Seq) -> Result<u32> {
+    async fn copy_entries(
+        &mut self,
+        scope: &Scope,
+        id: &SessionId,
+        authority: &Authority,
+        mut head: Seq,
+    ) -> Result<u32> {
+        for model in authority.models() {
+            self.to.grant_model(scope, id, model).await?;
+        }
         let mut added = 0;
         loop {
             let records = self.from.read_after(scope, id, head, BATCH_ENTRIES).await?;
             let mut drafts = Vec::new();
             let mut bytes = 0;
+            let source = authority.source_of(head.next());
             for record in records {
+                // A batch is own or imported, as a whole.
+                if authority.source_of(record.meta.seq) != source {
+                    break;
+                }
                 bytes += record.body.len();
                 let entry = read(id, record)?;
                 self.copy_blobs(scope, &entry).await?;
@@ -281,7 +309,8 @@ impl Migration {
             }
             added += drafts.len() as u32;
             let now = drafts.last().map(|draft| draft.at).unwrap_or_default();
-            let append = Append { expect: Expect::Head(head), ..Append::new(id.clone(), now, drafts) };
+            let append =
+                Append { expect: Expect::Head(head), source, ..Append::new(id.clone(), now, drafts) };
             head = self.to.append(scope, append).await?.head.seq;
         }
     }

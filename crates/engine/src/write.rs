@@ -12,11 +12,13 @@ use sapwood_core::port::store::{
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Role;
+use sapwood_core::trigger::TRIGGER_PREFIX;
 use sapwood_core::trim::plan_trim;
 use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
 
 use serde_json::json;
 
+use crate::flow::RUN_PREFIX;
 use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
@@ -56,6 +58,12 @@ pub enum ForkAt {
 impl Engine {
     /// Opens a session, or finds the one that has this id: idempotent.
     pub async fn open(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
+        self.check_id(scope, options.id.as_ref()).await?;
+        self.open_any(scope, options).await
+    }
+
+    /// The same for ids that are reserved.
+    pub(crate) async fn open_any(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         let (title, agent) = (options.title.clone(), options.agent.clone());
         let (id, created) = self.create(scope, options).await?;
         match created {
@@ -81,6 +89,15 @@ impl Engine {
         self.fire(HookName::SessionStart, scope, session, None, data).await;
     }
 
+    /// Refuse to make a session under an id that Sapwood gives out itself.
+    pub(crate) async fn check_id(&self, scope: &Scope, id: Option<&SessionId>) -> Result<()> {
+        let Some((id, prefix)) = id.and_then(|id| Some((id, reserved_prefix(id)?))) else { return Ok(()) };
+        match self.exists(scope, id).await? {
+            true => Ok(()),
+            false => Err(EngineError::ReservedId { id: id.clone(), prefix }),
+        }
+    }
+
     pub(crate) async fn create(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         let at = self.clock.now();
         let id = options.id.unwrap_or_else(|| SessionId::mint(at, self.clock.random()));
@@ -102,6 +119,11 @@ impl Engine {
         if options.idempotency_key.as_deref() == Some("") {
             // A variable that was not set: taken for a key, it would swallow every message but the first.
             return Err(EngineError::Invalid { what: "the idempotency key", why: "it is empty".to_owned() });
+        }
+        for body in &bodies {
+            if let Body::ModelChanged(changed) = body {
+                self.check_model(&changed.model)?;
+            }
         }
         let now = self.clock.now();
         let request = options.idempotency_key.is_some().then(|| hash_request(&bodies));
@@ -185,8 +207,20 @@ impl Engine {
         self.length(scope, session).await
     }
 
-    /// A new session that shares the path up to an entry, without copying it.
+    /// A new session that shares the path up to an entry, without copying it. It keeps the source's configuration.
     pub async fn fork(
+        &self,
+        scope: &Scope,
+        source: &SessionId,
+        at: ForkAt,
+        options: OpenOptions,
+    ) -> Result<SessionId> {
+        self.check_id(scope, options.id.as_ref()).await?;
+        self.fork_any(scope, source, at, options).await
+    }
+
+    /// The same for ids that are reserved.
+    pub(crate) async fn fork_any(
         &self,
         scope: &Scope,
         source: &SessionId,
@@ -209,7 +243,9 @@ impl Engine {
         let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
         let new =
             NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
-        let drafts = self.shared_labels(scope, source, now).await?;
+        let mut drafts = self.shared_labels(scope, source, now).await?;
+        let kept = self.configuration_beyond(scope, &summary, at).await?;
+        drafts.splice(..0, kept.map(|changed| Draft::new(now, changed)));
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
         self.tail.wake(&scope.tenant, &id);
         self.fire(HookName::AfterFork, scope, source, None, || json!({"fork": id})).await;
@@ -436,6 +472,11 @@ impl Engine {
         }
         Err(EngineError::Contended { session: session.clone(), tries: TRIES_MAX })
     }
+}
+
+/// The reserved beginning of an id: runs of flows, and what triggers did.
+pub(crate) fn reserved_prefix(id: &SessionId) -> Option<&'static str> {
+    [RUN_PREFIX, TRIGGER_PREFIX].into_iter().find(|prefix| id.as_str().starts_with(prefix))
 }
 
 pub(crate) fn note(action: AuditAction, session: &SessionId, detail: Option<String>) -> AuditNote {

@@ -90,8 +90,14 @@ impl Problem {
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
-        "auth.origin" | "key.scope" | "session.denied" | "memory.denied" | "graft.withheld"
-        | "hook.refused" => StatusCode::FORBIDDEN,
+        "auth.origin"
+        | "key.scope"
+        | "session.denied"
+        | "memory.denied"
+        | "graft.withheld"
+        | "hook.refused"
+        | "model.not_allowed"
+        | "trigger.target_denied" => StatusCode::FORBIDDEN,
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
@@ -113,10 +119,20 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.ended"
         | "turn_limit"
         | "trigger.taken"
+        | "trigger.imported"
         | "flow.ended"
+        | "flow.imported"
+        | "session.not_configured"
         | "budget_exceeded" => StatusCode::CONFLICT,
-        "address.ambiguous" | "entry.misplaced" | "agent.invalid" | "flow.invalid" | "workflow.invalid"
-        | "workflow.version" | "tool.unknown" | "tool.invalid" => StatusCode::BAD_REQUEST,
+        "address.ambiguous"
+        | "entry.misplaced"
+        | "session.reserved_id"
+        | "agent.invalid"
+        | "flow.invalid"
+        | "workflow.invalid"
+        | "workflow.version"
+        | "tool.unknown"
+        | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
         | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy" => {
             StatusCode::SERVICE_UNAVAILABLE

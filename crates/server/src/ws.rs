@@ -246,13 +246,13 @@ pub async fn begin_turn(
     };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };
     let sent = state.engine.send(&caller.scope, session, input_parts(input)?, options).await?;
-    let (turn, queued) = match sent {
+    let accepted = wire::Accepted::of(session);
+    Ok(match sent {
         Sent::Started(running) => {
-            let turn = running.turn.to_string();
+            let accepted = accepted.begun(&running);
             state.keep_running(running);
-            (Some(turn), None)
+            accepted
         }
-        Sent::Queued(entry) => (None, Some(entry.to_string())),
-    };
-    Ok(wire::Accepted { session: session.to_string(), turn, queued })
+        Sent::Queued(entry) => wire::Accepted { queued: Some(entry.to_string()), ..accepted },
+    })
 }

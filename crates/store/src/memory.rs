@@ -12,16 +12,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
+    Finding, Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
+    SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
-use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
 use crate::logbook::{Chance, Logbook, Searching, address, check_only, locate};
@@ -158,10 +159,8 @@ impl Sessions for MemoryStore {
         }
         let head = book.summary.head;
         tenant.insert(book, used);
-        let note = AuditNote {
-            detail: Some(format!("from {}", fork.source)),
-            ..about(AuditAction::Fork, &fork.new.id)
-        };
+        let note =
+            AuditNote { detail: Some(fork_detail(&fork.source)), ..about(AuditAction::Fork, &fork.new.id) };
         tenant.write_audit(scope, note, fork.new.now);
         state.shrink(self.sessions_max);
         Ok(head)
@@ -275,6 +274,22 @@ impl Leases for MemoryStore {
             if let Some(released) = rules::released_lease(book.lease.as_ref(), lease) {
                 book.lease = Some(released);
             }
+            Ok(())
+        })
+    }
+}
+
+#[async_trait]
+impl Authorities for MemoryStore {
+    /// Nothing here is older than the process: every session has its record.
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        let record = |book: &mut Logbook<Bytes>| Ok(book.summary.authority.clone().unwrap_or_default());
+        self.with_book(scope, session, Right::Read, record)
+    }
+
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        self.with_book(scope, session, Right::Write, |book| {
+            book.summary.authority.get_or_insert_default().grant_model(model.to_owned());
             Ok(())
         })
     }

@@ -13,7 +13,9 @@ use sapwood_core::port::store::{
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
-use sapwood_core::{Body, Draft, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{
+    Authority, Body, Draft, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
+};
 use serde::Serialize;
 
 use crate::admit::admit;
@@ -49,6 +51,26 @@ pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
         }
     }
     Right::Write
+}
+
+/// A session's authority record, from its text.
+pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
+    match json {
+        "{}" => Ok(Authority::default()),
+        json => serde_json::from_str(json),
+    }
+}
+
+/// Give the summary of a session of an earlier version the record that its audit justifies. An imported turn that is open
+/// is history: no process will end it.
+pub fn settle_summary(summary: &mut Summary, source: Source) {
+    summary.authority = Some(match source {
+        Source::Own => Authority::default(),
+        Source::Imported => {
+            summary.open_turn = None;
+            Authority::imported_up_to(summary.head.seq)
+        }
+    });
 }
 
 /// Whether a key that was used is used for the same. An answer that was kept without its request, or asked for without

@@ -170,6 +170,9 @@ impl<'a> Chat<'a> {
         heard: Heard,
     ) -> Result<()> {
         let began = Instant::now();
+        if let Some(notice) = &running.notice {
+            self.say(format!("{YELLOW}!{YELLOW:#} {}", clean(notice)))?;
+        }
         if heard == Heard::OwnWords {
             pass_own_words(&mut events).await?;
         }

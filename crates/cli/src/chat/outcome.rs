@@ -81,6 +81,9 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
     if !report.waiting.is_empty() {
         line["waiting"] = json!(report.waiting);
     }
+    if let Some(notice) = &report.notice {
+        line["notice"] = json!(notice);
+    }
     line
 }
 

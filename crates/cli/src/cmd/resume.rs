@@ -20,7 +20,11 @@ pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
     app.open_world()?;
     let session = app.session(&args.session).await?;
     let turn = Turn::watch(app, &session).await?;
-    match app.engine.resume(&app.scope, &session, OnWait::Leave).await? {
+    let mut running = app.engine.resume(&app.scope, &session, OnWait::Leave).await?;
+    if running.is_none() {
+        running = app.engine.continue_imported(&app.scope, &session, OnWait::Leave).await?;
+    }
+    match running {
         Some(running) => deliver(app, turn.with(running), Told::Report).await,
         None if app.out.is_json() => app.out.json(&json!({ "session": session, "outcome": "nothing" })),
         None => Ok(writeln!(app.out, "nothing to resume: no turn is open, and nothing waits")?),

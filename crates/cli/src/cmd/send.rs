@@ -87,6 +87,7 @@ impl Turn {
 /// Shows a turn to its end, or to where it waits for a person; then says so.
 pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()> {
     let RunningTurn { session, events, running } = turn;
+    running.notice.iter().for_each(|notice| note(app.format(), notice));
     let line = Line { engine: app.engine.clone(), scope: app.scope.clone(), session: session.clone() };
     let report = if !app.out.is_json() && Look::of_stdout() == Look::Rich {
         let mut screen = Screen::new(Look::Rich);

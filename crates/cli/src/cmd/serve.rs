@@ -8,6 +8,7 @@ use clap::Args;
 use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
 use sapwood::engine::memory::IdleWindow;
+use sapwood::engine::{FileModels, SessionDefaults};
 use sapwood::{Engine, SystemClock};
 use sapwood_server::door::Door;
 use sapwood_server::oidc::{JwksFile, JwksUrl, KeySource, KeyTimes, Oidc, OidcConfig, Tenancy};
@@ -36,13 +37,15 @@ pub struct ServeArgs {
 pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.log = Some(Log::to_stderr(app.format()));
     app.open_world()?;
+    let agents = agents_of(app)?;
+    app.engine = for_callers(app, &agents)?;
     raise_file_limit();
     let config = app.place.config.server.clone().unwrap_or_default();
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let door = Door::new(app.engine.store().clone(), local, oidc);
-    let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents_of(app)?);
+    let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents);
     let triggers = triggers::read(app)?;
     state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
@@ -60,6 +63,19 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     // What they were doing is in their logs: the next server goes on with it.
     tasks.into_iter().for_each(|task| task.abort());
     Ok(())
+}
+
+/// The engine as callers over HTTP meet it: no directory of this machine by default, and of file-backed models only those
+/// that the operator's configuration and agents name.
+fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
+    let triggers = triggers::read(app)?;
+    let of_triggers = triggers.iter().map(|ready| &ready.installed.agent);
+    let named = agents.iter().chain(of_triggers).flat_map(sapwood::Agent::models).map(str::to_owned);
+    let memory = app.place.config.memory.as_ref().and_then(|memory| memory.model.clone());
+    let models = named.chain([app.default_model()]).chain(memory).collect();
+    let agent = app.place.agents().choose(None, &app.place.config).ok();
+    let defaults = SessionDefaults { agent, cwd: None };
+    Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
 }
 
 /// A connection is a file. Many systems let a process have more of them than it has at first, if it asks.

@@ -17,6 +17,7 @@ mod examples;
 mod flat;
 mod flow_kill;
 mod flows;
+mod gate;
 mod hooks;
 mod inject;
 mod interop;

@@ -171,6 +171,11 @@ pub trait Model: Send + Sync {
     fn facts(&self, model: &str) -> ModelFacts;
     /// The names that can be called here now, for people to choose from.
     fn names(&self) -> Vec<String>;
+    /// Whether calling this name reads a file of this machine. Such a name counts only from the operator or the local
+    /// command line.
+    fn is_file_backed(&self, _model: &str) -> bool {
+        false
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

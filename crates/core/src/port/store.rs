@@ -7,6 +7,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::authority::{Authority, Source};
 use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
 use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BlobSink, Blobs, PIECE_BYTES_MAX, WHOLE_BLOB_BYTES_MAX};
@@ -149,11 +150,23 @@ pub struct NewSession {
     pub parent: Option<Lineage>,
     /// Where an imported session came from.
     pub origin: Option<Origin>,
+    /// Whether a caller makes it or an import.
+    pub source: Source,
 }
 
 impl NewSession {
     pub fn new(id: SessionId, at: TimestampMs) -> Self {
-        Self { id, at, now: at, title: None, agent: None, cwd: None, parent: None, origin: None }
+        Self {
+            id,
+            at,
+            now: at,
+            title: None,
+            agent: None,
+            cwd: None,
+            parent: None,
+            origin: None,
+            source: Source::Own,
+        }
     }
 }
 
@@ -171,7 +184,7 @@ pub struct Fork {
     /// An entry in the tree; the source's leaf if none. Seq zero, and a source without a leaf, give an empty fork.
     pub at: Option<Seq>,
     pub new: NewSession,
-    /// The first own entries of the fork: labels. The store leaves out those whose target the fork does not share.
+    /// The first own entries of the fork. The store leaves out labels of entries that the fork does not share.
     pub drafts: Vec<Draft>,
 }
 
@@ -200,6 +213,8 @@ pub struct Append {
     pub drafts: Vec<Draft>,
     /// Written in the same transaction.
     pub audit: Option<AuditNote>,
+    /// Imported entries are recorded as such in the same transaction.
+    pub source: Source,
     pub now: TimestampMs,
 }
 
@@ -213,6 +228,7 @@ impl Append {
             request: None,
             drafts,
             audit: None,
+            source: Source::Own,
             now,
         }
     }
@@ -515,6 +531,17 @@ pub trait Leases: Send + Sync {
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
 
+/// What this store wrote itself, and what was imported: [`Summary::authority`].
+#[async_trait]
+pub trait Authorities: Send + Sync {
+    /// The record of a session that has none because an earlier version wrote it: worked out from the audit, and stored if
+    /// the store can be written.
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority>;
+    /// Record a file-backed model that the local command line named for the session. No import and no HTTP request may
+    /// lead here.
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()>;
+}
+
 #[async_trait]
 pub trait Search: Send + Sync {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
@@ -564,6 +591,12 @@ pub trait Upkeep: Send + Sync {
     fn describe(&self) -> String;
 }
 
-pub trait Store: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Memories + Upkeep {}
+pub trait Store:
+    Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep
+{
+}
 
-impl<T: Sessions + Log + Leases + Search + Blobs + Audit + Keys + Memories + Upkeep> Store for T {}
+impl<T: Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep> Store
+    for T
+{
+}

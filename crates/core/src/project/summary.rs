@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::usage::Spend;
+use crate::authority::{Authority, Source};
 use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
 use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
 use crate::port::store::NewSession;
@@ -73,6 +74,10 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     pub version: u32,
+    /// Which part of the session this store wrote itself. Stores keep it beside the summary, and clients do not see it.
+    /// None for a session of an earlier version: see [`crate::port::store::Authorities`].
+    #[serde(skip)]
+    pub authority: Option<Authority>,
 }
 
 impl Summary {
@@ -100,6 +105,7 @@ impl Summary {
             inherited: 0,
             origin: new.origin.clone(),
             version: LOG_VERSION,
+            authority: Some(Authority::of(new.source)),
         }
     }
 
@@ -111,6 +117,8 @@ impl Summary {
         summary.cwd = new.cwd.clone().or_else(|| source.cwd.clone());
         summary.parent =
             Some(Lineage { session: source.id.clone(), at: shared.as_ref().map(|point| point.id) });
+        let begun_with = source.authority.as_ref().map(Authority::of_creation);
+        summary.authority = shared.as_ref().map_or(begun_with, |point| point.authority.clone());
         if let Some(point) = shared {
             summary.inherited = point.links.depth;
             summary.head =
@@ -163,7 +171,10 @@ impl Summary {
             Body::StateChanged(changed) => self.state = changed.state,
             Body::TurnStarted(_) => {
                 self.turns += 1;
-                self.open_turn = meta.turn;
+                // A turn that was imported is history: no process will end it.
+                if self.is_own(meta.seq) {
+                    self.open_turn = meta.turn;
+                }
             }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
             Body::MemberChanged(changed) if !changed.elsewhere => {
@@ -176,8 +187,18 @@ impl Summary {
         }
     }
 
+    fn is_own(&self, seq: crate::Seq) -> bool {
+        self.authority.as_ref().is_none_or(|authority| authority.is_own(seq))
+    }
+
     /// Folds in a whole batch, as [`crate::tree::place`] left it: `tip` is where it left off.
-    pub fn apply_batch(&mut self, batch: &[Placed], tip: &Tip, leaf: Option<Links>) {
+    pub fn apply_batch(&mut self, batch: &[Placed], source: Source, tip: &Tip, leaf: Option<Links>) {
+        if source == Source::Imported
+            && let (Some(authority), Some(first), Some(last)) =
+                (&mut self.authority, batch.first(), batch.last())
+        {
+            authority.add_imported(first.entry.meta.seq, last.entry.meta.seq);
+        }
         for placed in batch {
             self.apply(&placed.entry);
         }
@@ -193,6 +214,8 @@ pub struct ForkPoint {
     pub id: EntryId,
     pub links: Links,
     pub model: Option<String>,
+    /// The source's record as it holds for the shared path.
+    pub authority: Option<Authority>,
 }
 
 fn preview(body: &Body) -> Option<String> {

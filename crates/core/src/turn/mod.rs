@@ -13,6 +13,7 @@ mod state;
 mod terms;
 
 pub use machine::{Machine, Rules};
+pub use recover::continuation;
 pub use state::{CallState, CallStatus, Gate, TurnState};
 pub use terms::{CallersTool, Terms};
 

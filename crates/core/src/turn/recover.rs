@@ -13,6 +13,11 @@ use crate::port::tool::Replay;
 const CONTINUATION: &str = "The work on this was interrupted before it was finished. What was done so far is above; a \
     call that says it was interrupted may or may not have had its effect, so look before doing it again. Go on from here.";
 
+/// The note that a turn which continues an interrupted one begins with.
+pub fn continuation() -> SystemNote {
+    SystemNote { text: CONTINUATION.to_owned(), reason: Some("continuation".to_owned()) }
+}
+
 impl Machine {
     /// The turn as its entries left it, and the step that brings it on its way again. `before` is the entry the turn
     /// began behind, for a turn that is rolled back.
@@ -101,8 +106,7 @@ impl Machine {
 
     fn go_on_with_note(&mut self, step: &mut Step, status: RoundStatus) {
         self.close_round(step, status, None);
-        let (text, reason) = (CONTINUATION.to_owned(), Some("continuation".to_owned()));
-        self.add(step, SystemNote { text, reason });
+        self.add(step, continuation());
         self.open_round(step);
     }
 }

@@ -239,6 +239,10 @@ impl Model for Models {
         }
     }
 
+    fn is_file_backed(&self, model: &str) -> bool {
+        scripted::is_scripted(model)
+    }
+
     fn names(&self) -> Vec<String> {
         let mut names = vec!["demo".to_owned()];
         for (name, _) in self.providers.iter().filter(|(_, provider)| self.has_key(&provider.place)) {

@@ -26,6 +26,7 @@
 //! Calls are taken in order, by a counter of this process. By history, the call's number is how many assistant messages the
 //! request has, so that a process that starts again in the middle of a turn goes on where the log ends.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -140,6 +141,39 @@ pub enum CassetteError {
     Unreadable { path: String, why: String },
 }
 
+/// Whether a model's name stands for a cassette.
+pub fn is_scripted(model: &str) -> bool {
+    model.starts_with("scripted:") || model.starts_with("scripted/")
+}
+
+/// The text of a regular file of at most [`CASSETTE_BYTES_MAX`] bytes. A device, a pipe or a file without end is refused.
+fn read_regular(path: &Path) -> std::io::Result<String> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true);
+    // Opening a pipe would otherwise wait for a writer.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(CASSETTE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CASSETTE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("it is over the limit of {CASSETTE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
+}
+
+fn not_a_cassette(line: usize) -> String {
+    format!("line {line} is not part of a valid cassette")
+}
+
+fn line_of(text: &str, error: &toml::de::Error) -> usize {
+    let at = error.span().map_or(0, |span| span.start).min(text.len());
+    1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
+}
+
 /// A cassette in a player.
 #[derive(Debug)]
 pub struct Scripted {
@@ -152,19 +186,15 @@ impl Scripted {
         Self { cassette, played: AtomicU32::new(0) }
     }
 
-    /// A `.json` file is JSON; any other is TOML.
+    /// A `.json` file is JSON; any other is TOML. Only a regular file is read, up to a limit, and no error quotes it.
     pub fn read(path: &Path) -> Result<Self, CassetteError> {
         let fail = |why: String| CassetteError::Unreadable { path: path.display().to_string(), why };
-        let bytes = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-        if bytes > CASSETTE_BYTES_MAX {
-            return Err(fail(format!("{bytes} bytes, over the limit of {CASSETTE_BYTES_MAX}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let text = read_regular(path).map_err(|error| fail(error.to_string()))?;
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let cassette = if is_json {
-            serde_json::from_str(&text).map_err(|error| fail(error.to_string()))
+            serde_json::from_str(&text).map_err(|error| fail(not_a_cassette(error.line())))
         } else {
-            toml::from_str(&text).map_err(|error| fail(error.to_string()))
+            toml::from_str(&text).map_err(|error| fail(not_a_cassette(line_of(&text, &error))))
         };
         cassette.map(Self::new)
     }
@@ -194,7 +224,8 @@ impl Scripted {
         if let Some(expected) = &script.expect
             && !last_text(request).contains(expected.as_str())
         {
-            let why = format!("call {call} expects {expected:?} in the last message, which it has not");
+            let why =
+                format!("the last message does not have the text that call {call} of the cassette expects");
             return Err(ModelError::Refused { model, status: 0, why });
         }
         let beats = beats_of(&model, &script.pieces);

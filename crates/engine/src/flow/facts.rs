@@ -16,7 +16,7 @@ impl Engine {
     /// The node of a flow that a session is at, if it is at one.
     pub(crate) async fn post_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Post>> {
         let mut latest = None;
-        self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+        self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
             latest = Post::of_body(&entry.body).or(latest.take());
         })
         .await?;
@@ -59,7 +59,7 @@ impl Engine {
         loop {
             let after = Seq(head.0.saturating_sub(looked));
             let mut posts = Vec::new();
-            self.each_of_kinds_after(scope, session, &[Kind::CustomInfo], after, |entry| {
+            self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], after, |entry| {
                 posts.extend(Post::of_body(&entry.body).map(|post| (post, entry.meta.seq)));
             })
             .await?;

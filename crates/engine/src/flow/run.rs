@@ -11,7 +11,7 @@ use sapwood_core::entry::{Draft, fit_title};
 use sapwood_core::flow::state::Ended;
 use sapwood_core::flow::{Effect, Flow, Input, Machine, RunEvent, Step, VisitKey, VisitResult};
 use sapwood_core::port::store::{Append, Created, StoreError};
-use sapwood_core::{Kind, Record, Scope, SessionId};
+use sapwood_core::{Agent, Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
 use super::visit::Visitor;
@@ -68,6 +68,9 @@ impl Engine {
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
         }
+        for model in start.flow.agents.values().flat_map(Agent::models) {
+            self.check_model(model)?;
+        }
         let now = self.clock.now();
         let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
         let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
@@ -77,7 +80,7 @@ impl Engine {
         }
         let title = fit_title(start.flow.title());
         let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
-        if self.open(scope, open).await?.1 == Created::Existed {
+        if self.open_any(scope, open).await?.1 == Created::Existed {
             return Err(StoreError::Exists { session: run }.into());
         }
         let hold = self.take_hold(scope, &run).await?;
@@ -97,6 +100,7 @@ impl Engine {
         self.world()?;
         // Looked at first, so that a session that is no run is not held.
         self.run_events(scope, run).await?;
+        self.check_run_is_own(scope, run).await?;
         let hold = self.await_hold(scope, run).await?;
         self.carry_on(scope, run, hold).await
     }
@@ -108,7 +112,7 @@ impl Engine {
         run: &SessionId,
         hold: Hold,
     ) -> Result<Option<RunningFlow>> {
-        let events = match self.run_events(scope, run).await {
+        let events = match self.own_run_events(scope, run).await {
             Ok(events) => events,
             Err(error) => {
                 hold.release().await;
@@ -126,9 +130,25 @@ impl Engine {
         self.spawn_run(scope, run.clone(), hold, machine, step).await.map(Some)
     }
 
+    /// A run that was imported, whole or in part, is history.
+    async fn check_run_is_own(&self, scope: &Scope, run: &SessionId) -> Result<()> {
+        let summary = self.store.summary(scope, run).await?;
+        match self.authority_of(scope, &summary).await?.has_imports() {
+            true => Err(EngineError::FlowImported { run: run.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    async fn own_run_events(&self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
+        self.check_run_is_own(scope, run).await?;
+        self.run_events(scope, run).await
+    }
+
     /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
-        if self.run_state(scope, run).await?.ended.is_some() {
+        let state = self.run_state(scope, run).await?;
+        self.check_run_is_own(scope, run).await?;
+        if state.ended.is_some() {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }
         let audit = Some(edit(run, "cancel"));

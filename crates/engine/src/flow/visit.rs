@@ -20,6 +20,7 @@ use sapwood_core::flow::{
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
+use super::ROLE_MARK;
 use crate::lease::Hold;
 use crate::turn::{OnWait, Opening, Running, settings_of};
 use crate::write::{ForkAt, OpenOptions};
@@ -146,12 +147,15 @@ impl Visitor {
         let title = role_title(self.state.flow.title(), node.who());
         let agent = Some(self.state.flow.agent_of(node));
         let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
+        if !session.as_str().starts_with(&format!("{}{ROLE_MARK}", self.state.run)) {
+            self.engine.check_id(&self.scope, Some(session)).await?;
+        }
         let Some(source) = &node.fork_from else {
-            self.engine.open(&self.scope, options).await?;
+            self.engine.open_any(&self.scope, options).await?;
             return Ok(());
         };
         let source = self.source_of(source)?;
-        match self.engine.fork(&self.scope, &source, ForkAt::Leaf, options).await {
+        match self.engine.fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
             // Somebody was quicker, or we were before a crash.
             Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
             forked => forked.map(drop),

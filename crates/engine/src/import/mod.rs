@@ -23,7 +23,10 @@ use sapwood_core::port::store::{
 };
 use sapwood_core::project::summary::{Origin, Summary};
 use sapwood_core::scope::Reach;
-use sapwood_core::{BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::trigger::TRIGGER_PREFIX;
+use sapwood_core::{
+    BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
+};
 use sapwood_formats::import::grow::Grower;
 use sapwood_formats::import::harvest::Harvest;
 use sapwood_formats::import::{Format, Problem, Trouble};
@@ -32,7 +35,7 @@ pub use own::{OwnIntake, OwnTaken};
 
 use crate::read::check_role;
 use crate::write::note;
-use crate::{Engine, Result};
+use crate::{Engine, EngineError, Result};
 
 /// How many entries one append of an import carries.
 pub const BATCH_ENTRIES: usize = 1_000;
@@ -73,7 +76,10 @@ impl Engine {
                 check_role(scope, &summary, Right::Own)?;
                 (None, summary.head.seq)
             }
-            Err(StoreError::NoSession { .. }) => (Some(new), Seq::ZERO),
+            Err(StoreError::NoSession { .. }) => {
+                check_imported_id(scope, &session)?;
+                (Some(new), Seq::ZERO)
+            }
             Err(error) => return Err(error.into()),
         };
         if let Expect::Head(expected) = expect
@@ -135,6 +141,7 @@ impl Import {
     async fn make(&mut self) -> Result<()> {
         let Some(mut new) = self.new.take() else { return Ok(()) };
         new.now = self.engine.clock.now();
+        new.source = Source::Imported;
         self.made = self.engine.store.create(&self.scope, new).await?;
         if self.made == Created::Existed {
             // Somebody was quicker, and may have shared it.
@@ -174,7 +181,8 @@ impl Import {
         let audit = (self.added == 0).then(said);
         self.added += drafts.len() as u64;
         self.head = Seq(self.head.0.saturating_add(u32::try_from(drafts.len()).unwrap_or(u32::MAX)));
-        let append = Append { expect, audit, ..Append::new(self.session.clone(), now, drafts) };
+        let source = Source::Imported;
+        let append = Append { expect, audit, source, ..Append::new(self.session.clone(), now, drafts) };
         let (engine, scope) = (self.engine.clone(), self.scope.clone());
         let mut next = maybe_done(async move { engine.append(&scope, append).await }.boxed());
         if !self.engine.store.keeps_order() {
@@ -196,6 +204,15 @@ impl Import {
         (&mut writing).await;
         Pin::new(&mut writing).take_output().map_or(Ok(()), |appended| appended.map(|_| ()))
     }
+}
+
+/// Only an operator brings in what a trigger did elsewhere: another user could take the id of a trigger's log, and the trigger
+/// would find it in use.
+fn check_imported_id(scope: &Scope, id: &SessionId) -> Result<()> {
+    if scope.reach != Reach::Tenant && id.as_str().starts_with(TRIGGER_PREFIX) {
+        return Err(EngineError::ReservedId { id: id.clone(), prefix: TRIGGER_PREFIX });
+    }
+    Ok(())
 }
 
 /// Lets it go as far as it can without waiting.

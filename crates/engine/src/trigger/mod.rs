@@ -14,10 +14,12 @@ use sapwood_core::agent::Agent;
 use sapwood_core::entry::Draft;
 use sapwood_core::port::store::{Append, Appended, Expect, StoreError};
 use sapwood_core::port::trigger::{Calendar, Watcher};
+use sapwood_core::scope::Reach;
 use sapwood_core::trigger::{Missed, PAYLOAD_BYTES_MAX, Trigger, TriggerNote, TriggerState, log_id};
-use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 use serde_json::Value;
 
+use crate::read::check_role;
 use crate::turn::StartOptions;
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
@@ -96,9 +98,13 @@ impl Engine {
         let title = Some(format!("trigger {}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, ..OpenOptions::default() };
         self.create(&installed.scope, open).await?;
-        let owner = self.store.summary(&installed.scope, &id).await?.owner;
+        let summary = self.store.summary(&installed.scope, &id).await?;
+        let owner = summary.owner.clone();
         if owner != installed.scope.principal {
             return Err(EngineError::TriggerTaken { session: id, owner });
+        }
+        if self.authority_of(&installed.scope, &summary).await?.has_imports() {
+            return Err(EngineError::TriggerImported { session: id });
         }
         Ok(id)
     }
@@ -167,10 +173,31 @@ impl Engine {
     /// The session a firing goes to, opened if it is not there.
     async fn open_target(&self, installed: &Installed, firing: Seq) -> Result<SessionId> {
         let id: SessionId = installed.trigger.target_of(firing).parse()?;
+        self.check_target(installed, &id).await?;
         let title = Some(format!("{} {firing}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, cwd: installed.cwd.clone(), agent: None };
         let start = StartOptions { open, agent: installed.agent.clone(), ..StartOptions::default() };
-        Ok(self.start(&installed.scope, start).await?.0)
+        match self.start_any(&installed.scope, start).await {
+            Err(EngineError::Store(StoreError::Exists { session })) => {
+                Err(EngineError::TriggerTarget { session, owner: installed.scope.principal.clone() })
+            }
+            started => Ok(started?.0),
+        }
+    }
+
+    /// A session that is there is addressed only if it belongs to the trigger's owner, or was shared with them to write. An
+    /// operator's reach is not enough: the owner of that session would receive what the trigger says.
+    async fn check_target(&self, installed: &Installed, session: &SessionId) -> Result<()> {
+        let scope = Scope { reach: Reach::Own, ..installed.scope.clone() };
+        let summary = match self.store.summary(&installed.scope, session).await {
+            Err(StoreError::NoSession { .. }) => return Ok(()),
+            summary => summary?,
+        };
+        let denied = |_| EngineError::TriggerTarget {
+            session: session.clone(),
+            owner: installed.scope.principal.clone(),
+        };
+        check_role(&scope, &summary, Right::Write).map_err(denied)
     }
 }
 

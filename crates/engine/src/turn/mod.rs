@@ -32,7 +32,7 @@ use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
 use sapwood_core::pressure::Level;
 use sapwood_core::turn::Rules;
-use sapwood_core::{EntryId, Scope, Seq, SessionId, TurnId};
+use sapwood_core::{Body, EntryId, Scope, Seq, SessionId, TurnId};
 
 use crate::Engine;
 use crate::live::{Fragment, News};
@@ -64,6 +64,9 @@ pub(crate) struct Stage {
     trace_id: String,
     /// The node of a flow that the session is at.
     post: Option<Post>,
+    /// Entries that put the session's configuration in force on the path, and what the caller is told about them.
+    changes: Vec<Body>,
+    notice: Option<String>,
     now: Mutex<Now>,
 }
 

@@ -13,8 +13,9 @@ use sapwood_core::entry::{
 use sapwood_core::flow::Post;
 use sapwood_core::port::store::{Append, Appended, AuditNote, Created, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState};
+use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState, continuation};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
+use sapwood_formats::import::role_files::role_is_active;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -121,6 +122,8 @@ pub struct TurnReport {
     pub waiting: Vec<PendingApproval>,
     /// What the model said last.
     pub text: String,
+    /// What the caller should know about how the turn ran: see [`Running::notice`].
+    pub notice: Option<String>,
 }
 
 /// A turn that runs.
@@ -128,6 +131,8 @@ pub struct TurnReport {
 pub struct Running {
     pub session: SessionId,
     pub turn: TurnId,
+    /// What the caller should know about how the turn runs: that an imported session continues under another agent.
+    pub notice: Option<String>,
     report: oneshot::Receiver<Result<TurnReport>>,
 }
 
@@ -142,6 +147,16 @@ impl Running {
 impl Engine {
     /// Opens a session with an agent, which is frozen into it. Idempotent: a session that exists keeps its own.
     pub async fn start(&self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
+        self.check_id(scope, options.open.id.as_ref()).await?;
+        self.start_any(scope, options).await
+    }
+
+    /// The same for ids that are reserved.
+    pub(crate) async fn start_any(
+        &self,
+        scope: &Scope,
+        options: StartOptions,
+    ) -> Result<(SessionId, Created)> {
         let agent = options.agent.narrowed(&options.narrowing)?;
         if let Some(mistake) = agent.mistakes().into_iter().next() {
             return Err(mistake.into());
@@ -287,7 +302,7 @@ impl Engine {
         hold: &Hold,
         opening: Opening,
     ) -> Result<Prepared> {
-        let summary = self.store.summary(scope, session).await?;
+        let summary = self.settled_summary(scope, session).await?;
         if let Some(turn) = summary.open_turn {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
         }
@@ -302,7 +317,8 @@ impl Engine {
         let stage = self.set_stage(scope, &summary, self.world()?, entrance).await?;
         check_limits(&summary, &stage.agent)?;
         opening.words().into_iter().for_each(|words| stage.begin_with(words));
-        let (machine, step) = Machine::begin_with(stage.rules(), opening.into_bodies(), None);
+        let bodies = stage.changes.iter().cloned().chain(opening.into_bodies()).collect();
+        let (machine, step) = Machine::begin_with(stage.rules(), bodies, None);
         let audit = edit_by_other(scope, &summary, "turn");
         Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Voice::Caller, audit }).await
     }
@@ -317,6 +333,51 @@ impl Engine {
         self.world()?;
         let hold = self.await_hold(scope, session).await?;
         self.resume_held(scope, session, hold, on_wait).await
+    }
+
+    /// Continue an imported session whose last turn was not finished where it came from: a new turn under the caller's own
+    /// configuration. None if there is no such turn, or a local turn followed it.
+    pub async fn continue_imported(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        on_wait: OnWait,
+    ) -> Result<Option<Running>> {
+        let summary = self.settled_summary(scope, session).await?;
+        let authority = self.authority_of(scope, &summary).await?;
+        if !authority.has_imports() {
+            return Ok(None);
+        }
+        let (mut turn, mut is_unfinished) = (None, false);
+        let kinds = [Kind::TurnStarted, Kind::TurnEnded, Kind::CustomInfo];
+        self.each_of_kinds(scope, session, &kinds, |entry| match &entry.body {
+            Body::TurnStarted(_) => {
+                turn = entry.meta.turn;
+                is_unfinished = !authority.is_own(entry.meta.seq);
+            }
+            Body::TurnEnded(_) if entry.meta.turn == turn => is_unfinished = false,
+            // Role files have no turns, and say whether the role was at work.
+            Body::CustomInfo(info) if !authority.is_own(entry.meta.seq) => {
+                is_unfinished = role_is_active(info).unwrap_or(is_unfinished);
+            }
+            _ => {}
+        })
+        .await?;
+        if !is_unfinished {
+            return Ok(None);
+        }
+        let opening = Opening { bodies: vec![continuation().into()], ..Opening::default() };
+        self.send_opening(scope, session, opening, on_wait).await.map(Some)
+    }
+
+    /// The summary, with what an earlier version left undecided decided: an imported turn is never open.
+    pub(super) async fn settled_summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        let summary = self.store.summary(scope, session).await?;
+        if summary.authority.is_some() {
+            return Ok(summary);
+        }
+        self.store.settle_authority(scope, session).await?;
+        Ok(self.store.summary(scope, session).await?)
     }
 
     /// The same for whoever holds the session already.
@@ -362,7 +423,7 @@ impl Engine {
         world: World,
         hold: &Hold,
     ) -> Result<Option<Prepared>> {
-        let summary = self.store.summary(scope, session).await?;
+        let summary = self.settled_summary(scope, session).await?;
         let Some(turn) = summary.open_turn else {
             return self.prepare_queued(scope, &summary, world, hold.fence).await;
         };
@@ -374,7 +435,9 @@ impl Engine {
         let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post: None };
         let stage = self.set_stage(scope, &summary, world, entrance).await?;
         stage.begin_again(&entries);
-        let (mut machine, step) = Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
+        let (mut machine, mut step) =
+            Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
+        step.entries.splice(..0, stage.changes.iter().cloned());
         let steered = self.queued(scope, session).await?.into_iter();
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
@@ -400,7 +463,8 @@ impl Engine {
         check_limits(summary, &stage.agent)?;
         stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
-        let (machine, step) = Machine::begin(stage.rules(), words, Some(id));
+        let bodies = stage.changes.iter().cloned().chain([words.into()]).collect();
+        let (machine, step) = Machine::begin_with(stage.rules(), bodies, Some(id));
         // Whoever queued it has their line.
         let opened = Opened { voice: Voice::Caller, audit: None };
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
@@ -622,7 +686,8 @@ impl Prepared {
     /// Runs it as a task of its own, and then whatever waits in the queue.
     fn spawn(self, mut hold: Hold, on_wait: OnWait) -> Running {
         let (tell, report) = oneshot::channel();
-        let running = Running { session: self.stage.session.clone(), turn: self.stage.turn, report };
+        let (session, notice) = (self.stage.session.clone(), self.stage.notice.clone());
+        let running = Running { session, turn: self.stage.turn, notice, report };
         tokio::spawn(async move {
             let (engine, world) = (self.stage.engine.clone(), self.stage.world.clone());
             let (scope, session) = (self.stage.scope.clone(), self.stage.session.clone());
@@ -667,7 +732,8 @@ impl Prepared {
         }
         let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
         let text = stage.with_now(|now| now.said.clone());
-        Ok(TurnReport { turn: stage.turn, ended, waiting, text })
+        let notice = stage.notice.clone();
+        Ok(TurnReport { turn: stage.turn, ended, waiting, text, notice })
     }
 }
 

@@ -9,7 +9,6 @@ use sapwood_core::content::Json;
 use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 use sapwood_core::flow::{HANDOFF_TOOL, Post};
 use sapwood_core::port::model::Thinking;
-use sapwood_core::port::store::Until;
 use sapwood_core::port::tool::Grant;
 use sapwood_core::pressure::Pressure;
 use sapwood_core::project::summary::Summary;
@@ -22,6 +21,7 @@ use super::handoff::handoff_spec;
 use super::make_room::budget_tokens;
 use super::own_tools::{OWN_TOOLS, own_specs, skill_spec};
 use super::{ATTEMPTS_DEFAULT, Now, Stage};
+use crate::authority::Configured;
 use crate::pressure::Situation;
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
@@ -47,11 +47,14 @@ impl Engine {
     ) -> Result<Arc<Stage>> {
         let Entrance { fence, turn, terms, post } = entrance;
         let session = summary.id.clone();
-        let settings = self.settings(scope, &session).await?;
-        let mut agent = agent_of(&settings)?;
-        let mut chain = chain_of(&settings, &agent, &world);
+        let mut configured = self.configuration(scope, summary).await?;
+        let mut agent = agent_of(&configured.settings)?;
+        let mut chain = chain_of(&configured.settings, &agent, &world);
         apply_terms(terms, &mut agent, &mut chain);
-        let grant = grant_of(scope, summary, &settings, &agent);
+        configured.name_model(terms.model.as_deref());
+        self.check_chain(scope, &session, &world, &configured, &chain).await?;
+        let Configured { settings, changes, notice, .. } = configured;
+        let grant = grant_of(scope, &session, &settings, &agent);
         let toolbox = world.tools.open(&grant).await?;
         let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
@@ -84,6 +87,8 @@ impl Engine {
             span,
             trace_id,
             post,
+            changes,
+            notice,
             now,
         }))
     }
@@ -109,13 +114,6 @@ impl Engine {
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
-        let slice = self.store.read_path(scope, session, None, Until::Entries(1)).await?;
-        let mut settings = slice.settings_before;
-        slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
-        Ok(settings)
-    }
-
     /// A model to write summaries with: the one that is named, else the session's own.
     pub async fn summariser_of(
         &self,
@@ -125,10 +123,10 @@ impl Engine {
     ) -> Result<ModelSummariser> {
         let world = self.world()?;
         if let Some(model) = model {
+            self.check_model(&model)?;
             return Ok(ModelSummariser::new(world.model, model));
         }
-        let settings = self.settings(scope, session).await?;
-        let chain = chain_of(&settings, &agent_of(&settings)?, &world);
+        let (_, chain) = self.agent_and_chain(scope, session, &world).await?;
         let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
         Ok(ModelSummariser::new(world.model, model))
     }
@@ -136,13 +134,29 @@ impl Engine {
     /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
     pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
         let world = self.world()?;
-        let settings = self.settings(scope, session).await?;
-        let agent = agent_of(&settings)?;
-        let chain = chain_of(&settings, &agent, &world);
+        let (agent, chain) = match self.agent_and_chain(scope, session, &world).await {
+            Err(EngineError::ModelNotAllowed { .. }) => return Ok(None),
+            found => found?,
+        };
         let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
         let thresholds = agent.pressure.unwrap_or(self.thresholds);
         let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
         self.pressure(scope, session, &situation).await
+    }
+
+    /// Who would answer next, with models that may be called.
+    async fn agent_and_chain(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        world: &World,
+    ) -> Result<(Agent, Vec<ChainLink>)> {
+        let summary = self.store.summary(scope, session).await?;
+        let configured = self.configuration(scope, &summary).await?;
+        let agent = agent_of(&configured.settings)?;
+        let chain = chain_of(&configured.settings, &agent, world);
+        self.check_chain(scope, session, world, &configured, &chain).await?;
+        Ok((agent, chain))
     }
 
     /// The agent a session was started with.
@@ -225,12 +239,12 @@ fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
     }
 }
 
-fn grant_of(scope: &Scope, summary: &Summary, settings: &Settings, agent: &Agent) -> Grant {
+fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Agent) -> Grant {
     let is_ours = |tool: &&String| !OWN_TOOLS.contains(&tool.as_str());
     Grant {
         tenant: scope.tenant.clone(),
-        session: summary.id.clone(),
-        cwd: settings.cwd.clone().or_else(|| summary.cwd.clone()),
+        session: session.clone(),
+        cwd: settings.cwd.clone(),
         fs_scope: agent.fs_scope,
         tools: agent.tools.iter().filter(is_ours).cloned().collect(),
         allowed_commands: agent.allowed_commands.clone(),

@@ -124,7 +124,7 @@ impl Engine {
         tries: &mut Tries,
     ) -> Result<Taken> {
         let operator = Scope::operator(tenant.clone(), Principal::System);
-        let summary = self.store.summary(&operator, session).await?;
+        let summary = self.settled_summary(&operator, session).await?;
         let Some(turn) = summary.open_turn.filter(|turn| tries.are_left(turn)) else {
             return Ok(Taken::Nothing);
         };
@@ -179,8 +179,10 @@ fn report(session: &SessionId, taken: Result<Taken>) {
     match taken {
         Ok(Taken::Up) => tracing::info!(%session, "took over what another process left"),
         Ok(Taken::Nothing) => {}
-        // Somebody was quicker, or it is being erased.
+        // Another process was faster, or it is being erased.
         Err(EngineError::Store(StoreError::Leased { .. } | StoreError::NoSession { .. })) => {}
+        // History, and not left by any process here.
+        Err(EngineError::FlowImported { .. }) => {}
         Err(error) => tracing::warn!(%session, %error, "what another process left cannot be taken over"),
     }
 }

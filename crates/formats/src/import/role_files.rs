@@ -102,6 +102,18 @@ pub struct Importer {
     last: Option<Key>,
 }
 
+/// Whether an imported role was at work, if the note is about that.
+pub fn role_is_active(info: &CustomInfo) -> Option<bool> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct State {
+        is_active: bool,
+    }
+    let is_state = info.custom_type == STATE_TYPE;
+    let state: Option<State> = is_state.then(|| serde_json::from_str(info.data.get()).ok())?;
+    state.map(|state| state.is_active)
+}
+
 impl Reader for Importer {
     fn push_line(&mut self, line: &[u8], _number: u64, harvest: &mut Harvest) {
         self.push_document(line, harvest);

@@ -8,13 +8,13 @@ use sapwood::core::id::MemoryId;
 use sapwood::core::port::keys::{ApiKey, Keys};
 use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
 use sapwood::core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
-    Store, StoreError, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Store, StoreError, Until, Upkeep,
 };
 use sapwood::core::project::summary::Summary;
 use sapwood::core::tree::Head;
-use sapwood::core::{BlobHash, Kind, Record, TimestampMs};
+use sapwood::core::{Authority, BlobHash, Kind, Record, TimestampMs};
 use sapwood::{Scope, Seq, SessionId, TenantId};
 use tokio::sync::Notify;
 
@@ -241,6 +241,16 @@ impl Leases for Faulty {
     }
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
         passed_on!(self, self.inner.release_lease(scope, lease))
+    }
+}
+
+#[async_trait::async_trait]
+impl Authorities for Faulty {
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        passed_on!(self, self.inner.settle_authority(scope, session))
+    }
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        passed_on!(self, self.inner.grant_model(scope, session, model))
     }
 }
 

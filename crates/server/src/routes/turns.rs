@@ -143,8 +143,7 @@ async fn cancel_turn(
     state.engine.cancel_turn(&caller.scope, &session, turn).await?;
     // One that waits for a person, or whose process died, runs nowhere: it ends when it is carried on.
     Inner::resume_later(&state, caller.scope.clone(), session.clone());
-    let accepted =
-        wire::Accepted { session: session.to_string(), turn: Some(turn.to_string()), queued: None };
+    let accepted = wire::Accepted { turn: Some(turn.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
@@ -161,8 +160,8 @@ async fn steer_turn(
     let turn = open_turn(&state, &caller, &session, &turn).await?;
     let parts = input_parts(&steer.input)?;
     let queued = state.engine.steer_turn(&caller.scope, &session, turn, parts).await?;
-    let (session, turn) = (session.to_string(), Some(turn.to_string()));
-    let accepted = wire::Accepted { session, turn, queued: Some(queued.to_string()) };
+    let turn = Some(turn.to_string());
+    let accepted = wire::Accepted { turn, queued: Some(queued.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
@@ -174,13 +173,15 @@ async fn resume_session(
     caller: Caller,
     At(session): At<SessionId>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    let running = state.engine.resume(&caller.scope, &session, OnWait::Leave).await?;
-    let turn = running.map(|running| {
-        let turn = running.turn.to_string();
+    let mut running = state.engine.resume(&caller.scope, &session, OnWait::Leave).await?;
+    if running.is_none() {
+        running = state.engine.continue_imported(&caller.scope, &session, OnWait::Leave).await?;
+    }
+    let mut accepted = wire::Accepted::of(&session);
+    if let Some(running) = running {
+        accepted = accepted.begun(&running);
         state.keep_running(running);
-        turn
-    });
-    let accepted = wire::Accepted { session: session.to_string(), turn, queued: None };
+    }
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
@@ -210,6 +211,6 @@ async fn answer_approval(
     };
     let session = state.engine.answer(&caller.scope, &approval, answer, given.reason).await?;
     Inner::resume_later(&state, caller.scope.clone(), session.clone());
-    let accepted = wire::Accepted { session: session.to_string(), turn: None, queued: None };
+    let accepted = wire::Accepted::of(&session);
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }

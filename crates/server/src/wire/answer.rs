@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sapwood::SessionId;
+use sapwood::engine::turn::Running;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -451,6 +453,19 @@ pub struct Accepted {
     /// The entry that holds the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<String>,
+    /// What to know about how the turn runs: an imported session continues under your own agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
+}
+
+impl Accepted {
+    pub fn of(session: &SessionId) -> Self {
+        Self { session: session.to_string(), turn: None, queued: None, notice: None }
+    }
+
+    pub fn begun(self, running: &Running) -> Self {
+        Self { turn: Some(running.turn.to_string()), notice: running.notice.clone(), ..self }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

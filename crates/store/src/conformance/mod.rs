@@ -20,6 +20,7 @@ use sapwood_core::Store;
 
 pub mod append;
 pub mod audit;
+pub mod authority;
 pub mod blob;
 pub mod cluster;
 pub mod erase;
@@ -94,6 +95,10 @@ macro_rules! conformance_cases {
             audit: lines_are_chained, lines_of_appends_are_written_with_them, a_line_has_the_time_it_was_written,
                 pages_and_sessions, the_latest_lines_of_a_session_are_read_from_the_end,
                 only_the_operator_sees_all;
+            authority: what_callers_write_is_own, what_is_imported_is_marked_and_stays_so,
+                a_turn_that_was_imported_is_not_open, a_fork_shares_the_marks_of_its_path,
+                a_fork_begins_with_what_its_maker_gives_it, a_named_model_is_recorded_and_nothing_else_changes,
+                an_erased_session_leaves_no_record;
             keys: a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns,
                 a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it, tenants_are_known_once_they_were_made;
             memories: a_memory_reads_back_as_it_was_put, a_change_needs_the_version_it_looked_at,

@@ -9,6 +9,7 @@ use sapwood_core::entry::line::{Extra, Line, read_line, write_line, write_line_w
 use sapwood_core::port::store::{Appended, AuditNote, BODY_BYTES_MAX, Result};
 use sapwood_core::{Draft, EntryId, Kind, Principal, Record, Seq, StoreError, TimestampMs};
 
+use super::authority;
 use super::disk::At;
 use super::file::{Handle, LogFile};
 use super::header::{BaseRef, Header};
@@ -91,6 +92,8 @@ impl Book {
         if length <= disk.len {
             return Ok(0);
         }
+        // An import writes the record before the entries.
+        self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
         let mut reader = BufReader::new(disk.file.handle()?);
         reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
         let mut batch: Vec<Placed> = Vec::new();
@@ -315,7 +318,8 @@ impl Opened {
         let inherited = Seq(self.header.inherited);
         let point = (inherited.0 > 0).then(|| fork_point_at(&shelf, inherited)).transpose();
         let point = point.map_err(|error| damaged(self.file.place(), error))?;
-        let log = Logbook::new(self.header.summary(point), shelf);
+        let mut log = Logbook::new(self.header.summary(point), shelf);
+        log.summary.authority = authority::read(&authority::path_beside(&self.file.path))?;
         let disk = OnDisk { file: self.file, len, lines, open_end: false };
         let length = disk.file.file().metadata().at(&disk.file.path)?.len();
         let mut book = Book {

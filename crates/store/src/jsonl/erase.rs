@@ -61,7 +61,9 @@ impl TenantDir {
                 let kept = read_kept(&shelf, &needed)?;
                 replace(&self.layout.erased(&stem), &erased_file(&header, &kept), self.options.durability)?;
             }
-            for path in [self.layout.log(&stem), self.layout.torn(&stem), self.layout.lease(&stem)] {
+            let layout = &self.layout;
+            for path in [layout.log(&stem), layout.torn(&stem), layout.lease(&stem), layout.authority(&stem)]
+            {
                 disk::remove(&path)?;
             }
             sync_dir(&self.layout.log(&stem), self.options.durability)?;

@@ -4,7 +4,7 @@ use sapwood_core::entry::{LOG_VERSION, SessionState};
 use sapwood_core::port::store::{NewSession, Result};
 use sapwood_core::project::summary::{ForkPoint, Lineage, Origin, Summary};
 use sapwood_core::tree::Head;
-use sapwood_core::{EntryId, Principal, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{EntryId, Principal, Seq, SessionId, Source, StoreError, TimestampMs};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::damaged;
@@ -128,6 +128,7 @@ impl Header {
             cwd: self.cwd.clone(),
             parent: self.parent_session.clone().map(|session| Lineage { session, at: self.parent_entry }),
             origin: self.origin.clone(),
+            source: Source::Own,
         };
         let mut summary = Summary::new(&new, self.owner.clone());
         summary.version = self.version;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 
+use sapwood_core::Authority;
 use sapwood_core::port::store::Result;
 use sapwood_core::project::summary::Summary;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ struct IndexLine {
     file: String,
     len: u64,
     summary: Summary,
+    /// The summary's record, which the summary does not print.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    authority: Option<Authority>,
 }
 
 #[derive(Default)]
@@ -39,7 +43,8 @@ impl Index {
         let bytes = disk::read_if_there(&layout.index())?.unwrap_or_default();
         for raw in bytes.split(|byte| *byte == b'\n') {
             // A line that cannot be read is one that is not there: this is a cache.
-            if let Ok(line) = serde_json::from_slice::<IndexLine>(raw) {
+            if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
+                line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;
                 self.lines.insert(line.file.clone(), line);
             }
@@ -56,7 +61,8 @@ impl Index {
         if self.get(stem, len) == Some(summary) {
             return;
         }
-        let line = IndexLine { file: stem.to_owned(), len, summary: summary.clone() };
+        let authority = summary.authority.clone();
+        let line = IndexLine { file: stem.to_owned(), len, summary: summary.clone(), authority };
         self.lines.insert(stem.to_owned(), line);
         self.fresh.push(stem.to_owned());
     }

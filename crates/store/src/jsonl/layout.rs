@@ -5,6 +5,7 @@
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then an entry a line
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   what a crash left of a batch, cut off
 //!   2026-11-15T22-19-18-123Z_<id>.lease        who writes it, and the fence
+//!   2026-11-15T22-19-18-123Z_<id>.authority    which part of it this store wrote itself
 //!   2026-11-15T22-19-18-123Z_<id>.erased       what forks need of an erased session
 //!   audit.jsonl  index.jsonl  memories.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
 //!   uploads/<number>                           a blob that is not whole yet
@@ -16,6 +17,9 @@
 use std::path::{Path, PathBuf};
 
 use sapwood_core::{BlobHash, SessionId, TenantId, TimestampMs};
+
+/// How the names of authority records end.
+pub const AUTHORITY_ENDING: &str = "authority";
 
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -38,6 +42,9 @@ impl Layout {
     }
     pub fn lease(&self, stem: &str) -> PathBuf {
         self.dir.join(format!("{stem}.lease"))
+    }
+    pub fn authority(&self, stem: &str) -> PathBuf {
+        self.dir.join(format!("{stem}.{AUTHORITY_ENDING}"))
     }
     pub fn erased(&self, stem: &str) -> PathBuf {
         self.dir.join(format!("{stem}.erased"))

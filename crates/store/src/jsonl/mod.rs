@@ -12,6 +12,7 @@
 //! - Bodies stay in the file. Memory holds the rest of what has been read.
 
 mod audit;
+mod authority;
 mod blob;
 mod book;
 mod check;
@@ -35,13 +36,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery, Sessions,
-    Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
+    Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
-use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
 use crate::logbook::{Logbook, Searching, check_only, row_at};
@@ -232,6 +233,17 @@ impl Leases for JsonlStore {
                 Ok((rules::released_lease(current, lease), ()))
             })
         })
+    }
+}
+
+#[async_trait]
+impl Authorities for JsonlStore {
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        self.with(scope, |tenant| tenant.settle_authority(scope, session))
+    }
+
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        self.with(scope, |tenant| tenant.grant_model(scope, session, model))
     }
 }
 

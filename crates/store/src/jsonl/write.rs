@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use sapwood_core::authority::fork_detail;
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, AuditNote, Created, Fork, Lease, NewSession, Result,
 };
@@ -12,6 +13,7 @@ use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreErr
 
 use super::PersistFrom;
 use super::audit;
+use super::authority;
 use super::book::{Book, Deferred};
 use super::disk::{self, LockKind, replace};
 use super::file::Handle;
@@ -85,6 +87,7 @@ impl TenantDir {
         let plan = book.log.plan(scope, &append, |blob| usable.contains(blob));
         let appended = match plan {
             Ok(Plan::Write(planned)) => {
+                self.prepare_authority(&mut book, &planned)?;
                 // A book whose write failed is not kept: what is on disk counts.
                 let appended = book.append(planned, self.options.durability)?;
                 let lines = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
@@ -154,6 +157,8 @@ impl TenantDir {
         if let Some(lease) = &book.log.lease {
             lease::write(&self.layout, &stem, lease, durability)?;
         }
+        let record = authority::with_planned(book, planned);
+        authority::write(&self.layout.authority(&stem), &record, durability)?;
         replace(&self.layout.log(&stem), &book.to_file(planned)?, durability)?;
         let mut lines = std::mem::take(&mut book.deferred);
         lines.extend(line);
@@ -181,7 +186,7 @@ impl TenantDir {
         let head = first.as_ref().map_or(log.summary.head, |first| first.appended().head);
         let mut book = Book::pending(log);
         book.header.base = base;
-        let detail = Some(format!("from {}", fork.source));
+        let detail = Some(fork_detail(&fork.source));
         let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
         book.deferred.push(audit::line(scope.principal.clone(), note, fork.new.now));
         if is_written {

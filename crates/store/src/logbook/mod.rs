@@ -15,7 +15,9 @@ use sapwood_core::entry::{Outcome, Record};
 use sapwood_core::port::store::{Append, Appended, Fork, Lease, Result};
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place, settings_at};
-use sapwood_core::{BlobHash, Body, Draft, EntryId, Kind, Principal, Right, Scope, Seq, StoreError, TurnId};
+use sapwood_core::{
+    BlobHash, Body, Draft, EntryId, Kind, Principal, Right, Scope, Seq, Source, StoreError, TurnId,
+};
 
 use crate::admit::admit;
 use crate::rules;
@@ -66,11 +68,17 @@ pub struct Planned {
     pub bodies: Vec<Vec<u8>>,
     pub key: Option<String>,
     pub request: Option<String>,
+    source: Source,
     tip: Tip,
     leaf: Option<Links>,
 }
 
 impl Planned {
+    /// Whether the entries were imported.
+    pub fn is_import(&self) -> bool {
+        self.source == Source::Imported
+    }
+
     /// What the append will be answered with.
     pub fn appended(&self) -> Appended {
         let entries = self.batch.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
@@ -126,6 +134,7 @@ impl<B: Stored> Logbook<B> {
         let mut planned = self.place(append.drafts.clone(), &scope.principal, has_blob)?;
         planned.key.clone_from(&append.idempotency_key);
         planned.request.clone_from(&append.request);
+        planned.source = append.source;
         Ok(Plan::Write(planned))
     }
 
@@ -146,7 +155,7 @@ impl<B: Stored> Logbook<B> {
         let draw = || self.chance.as_ref().map_or_else(rules::random_bits, |chance| chance());
         let batch = place(&mut tip, drafts, by, &mut self.ways(), draw)?;
         let leaf = self.links_of_leaf(&tip, &batch)?;
-        Ok(Planned { batch, bodies, key: None, request: None, tip, leaf })
+        Ok(Planned { batch, bodies, key: None, request: None, source: Source::Own, tip, leaf })
     }
 
     fn links_of_leaf(&self, tip: &Tip, batch: &[Placed]) -> Result<Option<Links>> {
@@ -160,7 +169,7 @@ impl<B: Stored> Logbook<B> {
     /// Takes a planned batch in. `stored` says where each body is; the log must not have changed since the plan.
     pub fn commit(&mut self, planned: Planned, stored: Vec<B>) -> Appended {
         debug_assert_eq!(planned.batch.len(), stored.len());
-        self.summary.apply_batch(&planned.batch, &planned.tip, planned.leaf);
+        self.summary.apply_batch(&planned.batch, planned.source, &planned.tip, planned.leaf);
         let mut entries = Vec::with_capacity(planned.batch.len());
         for (placed, body) in planned.batch.into_iter().zip(stored) {
             let row = row_of(placed, body);
@@ -192,7 +201,9 @@ impl<B: Stored> Logbook<B> {
         let links = self.ways().node(at)?.links;
         let row = self.row(at)?;
         let model = settings_at(at, &mut self.ways())?.model;
-        Ok(Some((at, ForkPoint { id: row.meta.id, links, model })))
+        let authority = self.summary.authority.as_ref();
+        let authority = authority.map(|authority| authority.forked(at, &mut self.ways())).transpose()?;
+        Ok(Some((at, ForkPoint { id: row.meta.id, links, model, authority })))
     }
 
     /// A log that begins with this one's path, by reference.
@@ -272,7 +283,8 @@ pub fn fork_point_at<B>(shelf: &Arc<Shelf<B>>, seq: Seq) -> Result<ForkPoint> {
     let model = settings_at(seq, &mut ways)?.model;
     let row = row_at(shelf, seq)
         .ok_or_else(|| rules::damaged("the shared part of a fork", format!("no entry {seq}")))?;
-    Ok(ForkPoint { id: row.meta.id, links, model })
+    // The record of a stored fork is in a file of its own.
+    Ok(ForkPoint { id: row.meta.id, links, model, authority: None })
 }
 
 /// A placed entry as a row.

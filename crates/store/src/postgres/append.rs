@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::port::store::{Append, Appended, Lease, Result};
 use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place};
-use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreError, TenantId, TimestampMs};
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
+use super::authority;
 use super::blob;
 use super::desk::Desk;
 use super::job::{APPEND, Columns, Job, StoredAnswer};
@@ -103,7 +104,11 @@ async fn load(store: &PgStore, scope: &Scope, append: &Append, lost: Option<&App
 }
 
 async fn load_from(desk: &Desk, scope: &Scope, append: &Append, lost: Option<&Appended>) -> Result<Loaded> {
-    let row = find(desk, scope, &append.session, Right::Read, Hold::No).await?;
+    let mut row = find(desk, scope, &append.session, Right::Read, Hold::No).await?;
+    if append.source == Source::Imported && row.summary.authority.is_none() {
+        let source = authority::trace(desk, scope, &append.session).await?;
+        rules::settle_summary(&mut row.summary, source);
+    }
     if let Some(lost) = lost
         && is_written(desk, row.pk, lost).await?
     {
@@ -151,13 +156,20 @@ async fn attempt(
     packed: &[Packed],
     hot: &mut HotSession,
 ) -> Result<Attempt> {
+    if append.source == Source::Imported && hot.row.summary.authority.is_none() {
+        // Read the session again: its record is worked out then.
+        return Ok(Attempt::Refused(None));
+    }
     rules::check_append(scope, &hot.row.summary, append, hot.row.lease.as_ref())?;
     check_blobs(store, scope, &append.drafts).await?;
     let (placed, tip) = place_drafts(store, scope, append, hot).await?;
     let leaf = leaf_links(store, scope, hot, &placed, &tip).await?;
-    hot.row.summary.apply_batch(&placed, &tip, leaf);
+    hot.row.summary.apply_batch(&placed, append.source, &tip, leaf);
     let answer = answer_of(&placed, tip.head);
     let mut job = Job::new(&hot.row, &placed, packed).answering(append, &answer);
+    if append.source == Source::Imported {
+        job.authority = hot.row.summary.authority.as_ref().map(rules::print_json);
+    }
     job.audit = append.audit.clone().map(|note| (scope.principal.clone(), note, append.now));
     match store.writer.write(&scope.tenant, job).await? {
         End::Written => {
@@ -258,11 +270,13 @@ pub(super) async fn write_first(
             Ok((placed, tip))
         })
         .await?;
-    let leaf = match tip.head.leaf {
-        Some(leaf) => Some(known.supply(&log, |known| known.node(leaf)).await?.links),
-        None => None,
+    let of_batch = placed.iter().rev().find(|placed| Some(placed.entry.meta.seq) == tip.head.leaf);
+    let leaf = match (of_batch, tip.head.leaf) {
+        (Some(placed), _) => placed.links,
+        (None, Some(leaf)) => Some(known.supply(&log, |known| known.node(leaf)).await?.links),
+        (None, None) => None,
     };
-    row.summary.apply_batch(&placed, &tip, leaf);
+    row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
     let job = Job::new(&row, &placed, &packed);
     let columns = Columns::of(desk.tenant.as_str(), std::iter::once(&job));
     if desk.query(APPEND, &columns.params()).await?.is_empty() {

@@ -39,7 +39,7 @@ async fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
         let (base, forks): (Option<i64>, i64) = (row.get(0), row.get(1));
         if forks > 0 {
             let sql = "UPDATE sessions SET version = version + 1, id = NULL, parent = NULL, summary = NULL, behind = false, is_open = false,
-                              lease_holder = NULL
+                              lease_holder = NULL, authority = NULL
                        WHERE tenant = $1 AND pk = $2";
             desk.execute(sql, &[&tenant, &pk]).await?;
             return Ok(());

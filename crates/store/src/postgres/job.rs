@@ -55,6 +55,8 @@ pub(super) struct Job {
     entries: Vec<EntryRow>,
     uses: Vec<(i32, BlobHash)>,
     pub audit: Option<(Principal, AuditNote, TimestampMs)>,
+    /// The session's authority record, if the entries change it.
+    pub authority: Option<String>,
 }
 
 struct EntryRow {
@@ -95,6 +97,7 @@ impl Job {
             entries: placed.iter().zip(packed).map(|(placed, body)| entry_row(placed, body)).collect(),
             uses,
             audit: None,
+            authority: None,
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod append;
 mod audit;
+mod authority;
 mod blob;
 mod check;
 mod connect;
@@ -39,14 +40,15 @@ mod writer;
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
+    SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{
-    BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs,
+    Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TenantId,
+    TimestampMs,
 };
 use tokio_postgres::Row;
 
@@ -388,6 +390,25 @@ impl Leases for PgStore {
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
         writing!(self, scope, desk => append::release_lease(&desk, scope, lease).await)
+    }
+}
+
+#[async_trait]
+impl Authorities for PgStore {
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        match writing!(self, scope, desk => authority::settle(&desk, scope, session).await) {
+            // A standby is read as the audit says.
+            Err(StoreError::ReadOnly { .. }) => reading!(self, scope, desk => {
+                let mut summary = find(&desk, scope, session, Right::Read, Hold::No).await?.summary;
+                rules::settle_summary(&mut summary, authority::trace(&desk, scope, session).await?);
+                Ok(summary.authority.unwrap_or_default())
+            }),
+            settled => settled,
+        }
+    }
+
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        writing!(self, scope, desk => authority::grant_model(&desk, scope, session, model).await)
     }
 }
 

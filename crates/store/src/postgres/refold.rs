@@ -38,7 +38,7 @@ pub(super) async fn mend_summaries(desk: &Desk, scope: &Scope) -> Result<Vec<Fin
     }
 }
 
-async fn store_summary(desk: &Desk, pk: i64, summary: &Summary) -> Result<()> {
+pub(super) async fn store_summary(desk: &Desk, pk: i64, summary: &Summary) -> Result<()> {
     let sql =
         "UPDATE sessions SET version = version + 1, summary = $3, head = $4, listed_at = $5, listed_slot = $6, is_open = $7
                WHERE tenant = $1 AND pk = $2";

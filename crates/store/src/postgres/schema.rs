@@ -16,6 +16,13 @@ use super::fault::translate;
 const STEPS: &[&str] =
     &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
+/// Columns that servers of the previous version neither read nor write. They are no step, so that servers can be upgraded
+/// one by one.
+const ADDITIONS: &str = "ALTER TABLE sapwood.sessions ADD COLUMN IF NOT EXISTS authority text";
+const HAS_ADDITIONS: &str =
+    "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
+                                            AND attname = 'authority' AND NOT attisdropped)";
+
 /// "Sapwood", as a number that no other program is likely to lock.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
 
@@ -41,7 +48,7 @@ pub(super) async fn migrate(server: &Server) -> Result<Acting> {
 async fn migrate_by(server: &Server, steps: &[&str]) -> Result<Acting> {
     let client = server.connect(Acting::Owner, |_| ()).await?;
     let run = Run { client: &client, place: &server.place, steps };
-    if run.found().await? != Some(steps.len()) {
+    if run.found().await? != Some(steps.len()) || !run.has_additions().await? {
         run.batch(&format!("SELECT pg_advisory_lock({LOCK})")).await?;
         let migrated = run.climb().await;
         run.batch(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
@@ -105,7 +112,15 @@ impl Run<'_> {
             }
             taken?;
         }
-        Ok(())
+        match self.has_additions().await? {
+            true => Ok(()),
+            false => self.batch(ADDITIONS).await,
+        }
+    }
+
+    async fn has_additions(&self) -> Result<bool> {
+        let found = self.client.query_one(HAS_ADDITIONS, &[]).await;
+        Ok(found.map_err(|error| translate(&error, self.place))?.get(0))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Session rows: finding, making, forking, listing.
 
+use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::Body;
 use sapwood_core::port::store::{
     AuditAction, AuditNote, Created, Fork, Lease, ListFilter, ListOrder, NewSession, Page, Result,
@@ -13,6 +14,7 @@ use tokio_postgres::Row;
 
 use super::append::write_first;
 use super::audit::write_line;
+use super::authority;
 use super::desk::Desk;
 use super::known::{Known, is_on_path};
 use super::log::{LogRows, int, seq_of};
@@ -26,7 +28,7 @@ const LIST_ROWS: i64 = 500;
 const LOOKED_PAGES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
-const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at";
+const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at, authority";
 
 /// A session that the caller may deal with.
 #[derive(Debug)]
@@ -80,7 +82,8 @@ pub(super) async fn by_pk(desk: &Desk, pk: i64) -> Result<Option<SessionRow>> {
 }
 
 fn read_row(desk: &Desk, row: &Row) -> Result<SessionRow> {
-    let summary = read_summary(desk, row.get(5))?;
+    let mut summary = read_summary(desk, row.get(5))?;
+    summary.authority = authority::read(desk, row.get(7))?;
     let fence = u64::try_from(row.get::<_, i64>(3)).unwrap_or(0);
     let lease = row.get::<_, Option<String>>(2).map(|holder| Lease {
         session: summary.id.clone(),
@@ -98,8 +101,8 @@ pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
 /// None if the id is taken.
 async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Result<Option<SessionRow>> {
     let sql = "INSERT INTO sessions (tenant, id, parent, base, base_seq, inherited, head, listed_slot, listed_at, indexed,
-                                     summary)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $6, $10)
+                                     summary, authority)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $6, $10, $11)
                ON CONFLICT (tenant, id) WHERE id IS NOT NULL DO NOTHING RETURNING pk, version";
     let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
     let row = desk
@@ -116,6 +119,7 @@ async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Res
                 &(summary.updated_at.0.div_euclid(SLOT_MS)),
                 &summary.updated_at.0,
                 &print_json(summary),
+                &summary.authority.as_ref().map(print_json),
             ],
         )
         .await?;
@@ -145,10 +149,10 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
-        Some(at) => (Some(fork_point(&log, &fork.source, at).await?), Some(log.home_of(at).await?)),
+        Some(at) => (Some(fork_point(&log, &source.summary, at).await?), Some(log.home_of(at).await?)),
         None => (None, None),
     };
-    let drafts = shared_labels(&log, fork, at).await?;
+    let drafts = shared_drafts(&log, fork, at).await?;
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
     let exists = || StoreError::Exists { session: fork.new.id.clone() };
     let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
@@ -156,17 +160,20 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
         true => summary.head,
         false => write_first(desk, scope, row, drafts).await?,
     };
-    let detail = Some(format!("from {}", fork.source));
+    let detail = Some(fork_detail(&fork.source));
     let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
     write_line(desk, scope, note, fork.new.now).await?;
     Ok(head)
 }
 
-/// The labels among a fork's drafts whose target it shares.
-async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Result<Vec<Draft>> {
+/// A fork's drafts without the labels of entries that it does not share.
+async fn shared_drafts(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Result<Vec<Draft>> {
     let mut drafts = Vec::new();
     for draft in &fork.drafts {
-        let Body::Label(label) = &draft.body else { continue };
+        let Body::Label(label) = &draft.body else {
+            drafts.push(draft.clone());
+            continue;
+        };
         if let Some((seq, _)) = log.find(label.target).await?
             && is_on_path(log, seq, at).await?
         {
@@ -176,12 +183,16 @@ async fn shared_labels(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
     Ok(drafts)
 }
 
-async fn fork_point(log: &LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
-    let record = read_in_tree(log, source, at).await?;
+async fn fork_point(log: &LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPoint> {
+    let record = read_in_tree(log, &source.id, at).await?;
     let mut known = Known::new(log.inherited());
     let links = known.supply(log, |known| known.node(at)).await?.links;
     let model = known.supply(log, |known| settings_at(at, known)).await?.model;
-    Ok(ForkPoint { id: record.meta.id, links, model })
+    let authority = match &source.authority {
+        Some(authority) => Some(known.supply(log, |known| authority.forked(at, known)).await?),
+        None => None,
+    };
+    Ok(ForkPoint { id: record.meta.id, links, model, authority })
 }
 
 pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
@@ -228,7 +239,8 @@ pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Res
     for _ in 0..LOOKED_PAGES_MAX {
         let rows = list_rows(desk, filter, span).await?;
         for row in &rows {
-            let summary = read_summary(desk, row.get(2))?;
+            let mut summary = read_summary(desk, row.get(2))?;
+            summary.authority = authority::read(desk, row.get(3))?;
             let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
             if shows && page.items.len() == limit {
                 page.next = Some(print_list_cursor(span.after));
@@ -257,7 +269,7 @@ async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<V
     if prefix.is_empty() {
         let slots = (after.0.div_euclid(SLOT_MS), end.0.div_euclid(SLOT_MS));
         let sql = format!(
-            "SELECT listed_at, pk, summary FROM sessions
+            "SELECT listed_at, pk, summary, authority FROM sessions
              WHERE tenant = $1 AND id IS NOT NULL AND listed_slot {behind}= $2 AND listed_slot {ahead}= $3
                AND (listed_at, pk) {behind} ($4, $5) AND (listed_at, pk) {ahead} ($6, $7)
              ORDER BY listed_slot {way}, listed_at {way}, pk {way} LIMIT $8"
@@ -270,7 +282,7 @@ async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<V
     let prefix = if prefix.contains('\0') { "~" } else { prefix };
     // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
     let sql = format!(
-        "SELECT listed_at, pk, summary FROM sessions
+        "SELECT listed_at, pk, summary, authority FROM sessions
          WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127)
            AND (listed_at, pk) {behind} ($3, $4) AND (listed_at, pk) {ahead} ($5, $6)
          ORDER BY listed_at {way}, pk {way} LIMIT $7"

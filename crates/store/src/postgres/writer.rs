@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
 use super::audit::write_lines;
+use super::authority;
 use super::desk::{Desk, Mode};
 use super::ear::Mouth;
 use super::fault::{Patience, translate, translate_pool};
@@ -195,7 +196,7 @@ impl Queue {
 
     async fn try_persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<Row>> {
         let columns = Columns::of(tenant.as_str(), batch.iter().map(|waiting| &waiting.job));
-        if batch.iter().all(|waiting| waiting.job.audit.is_none()) {
+        if batch.iter().all(|waiting| waiting.job.audit.is_none() && waiting.job.authority.is_none()) {
             let client = self.pool.get().await.map_err(|error| translate_pool(&error, &self.place))?;
             let fault = |error| translate(&error, &self.place);
             let append = client.prepare_cached(APPEND).await.map_err(fault)?;
@@ -205,8 +206,13 @@ impl Queue {
         let rows = desk.query(APPEND, &columns.params()).await?;
         let written = rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_none());
         let job_of = |row: &Row| usize::try_from(row.get::<_, i32>(0) - 1).ok().and_then(|at| batch.get(at));
-        let notes: Vec<_> =
-            written.filter_map(job_of).filter_map(|waiting| waiting.job.audit.clone()).collect();
+        let jobs: Vec<&Job> = written.filter_map(job_of).map(|waiting| &waiting.job).collect();
+        for job in &jobs {
+            if let Some(record) = &job.authority {
+                authority::store(&desk, job.pk(), record).await?;
+            }
+        }
+        let notes: Vec<_> = jobs.iter().filter_map(|job| job.audit.clone()).collect();
         if !notes.is_empty() {
             write_lines(&desk, notes).await?;
         }

@@ -5,9 +5,10 @@ use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Lease, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::{Scope, TimestampMs};
+use sapwood_core::{Scope, Source, TimestampMs};
 
 use super::audit::write_line;
+use super::authority;
 use super::blob;
 use super::desk::Desk;
 use super::fault::Fault;
@@ -31,12 +32,13 @@ pub(super) struct PackedBody {
 pub(super) struct Batch {
     drafts: Vec<Draft>,
     packed: Vec<PackedBody>,
+    source: Source,
 }
 
 impl Batch {
     pub fn pack(drafts: Vec<Draft>) -> Result<Self> {
         let packed = pack_bodies(&drafts)?;
-        Ok(Self { drafts, packed })
+        Ok(Self { drafts, packed, source: Source::Own })
     }
 
     /// The blobs that each draft refers to.
@@ -68,7 +70,11 @@ pub(super) fn append(
         return Ok(answer);
     }
     rules::check_append(scope, &hot.row.summary, &append, hot.lease.as_ref())?;
-    let batch = Batch { drafts: append.drafts, packed };
+    let batch = Batch { drafts: append.drafts, packed, source: append.source };
+    if append.source == Source::Imported && hot.row.summary.authority.is_none() {
+        let source = authority::trace(desk, scope, &append.session)?;
+        rules::settle_summary(&mut hot.row.summary, source);
+    }
     let answer = write_batch(desk, scope, &mut hot.row, batch, &mut hot.nodes)?;
     if let Some(key) = &append.idempotency_key {
         remember_answer(desk, hot.row.pk, key, append.request.clone(), &answer)?;
@@ -104,7 +110,10 @@ pub(super) fn write_batch(
     }
     placing.finish()?;
     let leaf = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
-    row.summary.apply_batch(&placed, &tip, leaf.map(|node| node.links));
+    row.summary.apply_batch(&placed, batch.source, &tip, leaf.map(|node| node.links));
+    if batch.source == Source::Imported {
+        authority::store(desk, row)?;
+    }
     let order = desk.hot.order_after(row);
     store_summary(desk, row, order)?;
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();

@@ -41,7 +41,7 @@ fn erase_rows(desk: &Desk, pk: i64, gone: &mut HashSet<i64>) -> Result<()> {
         }
         let (base, forks) = neighbours(desk, pk)?;
         if forks > 0 {
-            let sql = "UPDATE sessions SET id = NULL, parent = NULL, summary = NULL WHERE pk = ?1";
+            let sql = "UPDATE sessions SET id = NULL, parent = NULL, summary = NULL, authority = NULL WHERE pk = ?1";
             desk.prepare(sql)?.execute([pk]).at(&desk.path)?;
             return Ok(());
         }

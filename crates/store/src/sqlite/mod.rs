@@ -7,6 +7,7 @@
 
 mod append;
 mod audit;
+mod authority;
 mod blob;
 mod check;
 mod desk;
@@ -37,13 +38,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, BlobSink, Blobs, Created, Finding, Fork, Hit, Lease,
-    Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
+    Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
+    SearchQuery, Sessions, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, nth_message};
-use sapwood_core::{BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{
+    Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
+};
 
 use crate::pieces::{Piece, slice};
 use crate::place::Place;
@@ -312,6 +315,33 @@ impl Leases for SqliteStore {
                 append::release_lease(desk, &row, &lease)
             })
             .await
+    }
+}
+
+#[async_trait]
+impl Authorities for SqliteStore {
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        let (owned_scope, id) = (scope.clone(), session.clone());
+        let settled = self.writer.write(move |desk| {
+            let mut row = find(desk, &owned_scope, &id, Right::Read)?;
+            desk.hot.forget(row.pk);
+            authority::settle(desk, &owned_scope, &mut row)?;
+            Ok(row.summary.authority.unwrap_or_default())
+        });
+        match settled.await {
+            // A file that cannot be written is read as the audit says.
+            Err(StoreError::ReadOnly { .. }) => self.readers.read(|desk| {
+                let mut summary = find(desk, scope, session, Right::Read)?.summary;
+                rules::settle_summary(&mut summary, authority::trace(desk, scope, session)?);
+                Ok(summary.authority.unwrap_or_default())
+            }),
+            settled => settled,
+        }
+    }
+
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        let (scope, session, model) = (scope.clone(), session.clone(), model.to_owned());
+        self.writer.write(move |desk| authority::grant_model(desk, &scope, &session, model)).await
     }
 }
 

@@ -23,8 +23,8 @@ struct Layout {
 }
 
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, AUTHORITY],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
@@ -34,6 +34,7 @@ const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
+const NINTH: Script = &[AUTHORITY];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -104,6 +105,9 @@ INSERT INTO session_audit
   WHERE session NOT NULL AND key <= (SELECT max(key) FROM audit WHERE key < ((a.key >> 40) + 1) << 40) / 4096 * 4096
   ORDER BY session, key;
 ";
+
+/// Which part of each session this store wrote itself, see [`super::authority`]. NULL for sessions from before.
+const AUTHORITY: &str = "ALTER TABLE sessions ADD COLUMN authority TEXT;";
 
 /// What has not changed since the first layout, or is changed by a later part of it.
 const COMMON: &str = "

@@ -1,6 +1,7 @@
 //! Session rows: finding, making, forking, listing, erasing.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
+use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
     AuditAction, AuditNote, Created, Finding, Fork, ListFilter, ListOrder, NewSession, Page, Repair, Result,
@@ -12,6 +13,7 @@ use sapwood_core::{Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use super::append::{Batch, write_batch};
 use super::audit::write_line;
+use super::authority;
 use super::desk::Desk;
 use super::fault::Fault;
 use super::hot::{LISTED_BEHIND_MS_MAX, Nodes};
@@ -42,14 +44,21 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
 pub(super) fn find(desk: &Desk, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
     let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(no_session(id)) };
     let mut select =
-        desk.prepare("SELECT pk, listed_at, summary FROM sessions WHERE tenant = ?1 AND id = ?2")?;
-    let found = select.query_row(params![tenant, id.as_str()], |row| {
-        Ok((row.get(0)?, TimestampMs(row.get(1)?), row.get::<_, String>(2)?))
-    });
-    let Some((pk, listed_at, json)) = found.optional().at(&desk.path)? else { return Err(no_session(id)) };
-    let summary = read_summary(desk, &json)?;
+        desk.prepare("SELECT pk, listed_at, summary, authority FROM sessions WHERE tenant = ?1 AND id = ?2")?;
+    let mut rows = select.query(params![tenant, id.as_str()]).at(&desk.path)?;
+    let Some(row) = rows.next().at(&desk.path)? else { return Err(no_session(id)) };
+    let (pk, listed_at) = (row.get(0).at(&desk.path)?, TimestampMs(row.get(1).at(&desk.path)?));
+    let summary = summary_and_authority(desk, row)?;
     admit(scope, &summary, needed)?;
     Ok(SessionRow { pk, tenant, listed_at, summary })
+}
+
+/// The summary and the authority record, which are the third and the fourth column.
+fn summary_and_authority(desk: &Desk, row: &rusqlite::Row<'_>) -> Result<Summary> {
+    let mut summary = read_summary(desk, row.get_ref(2).at(&desk.path)?.as_str().unwrap_or_default())?;
+    let column = row.get_ref(3).and_then(|column| Ok(column.as_str_or_null()?)).at(&desk.path)?;
+    summary.authority = authority::read(desk, column)?;
+    Ok(summary)
 }
 
 pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
@@ -58,8 +67,9 @@ pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
 
 fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)>) -> Result<i64> {
     let tenant = desk.tenant_or_new(&scope.tenant)?;
-    let sql = "INSERT INTO sessions (tenant, id, listed_at, parent, base, base_seq, inherited, summary)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let sql =
+        "INSERT INTO sessions (tenant, id, listed_at, parent, base, base_seq, inherited, summary, authority)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
     desk.prepare(sql)?
         .execute(params![
@@ -71,6 +81,7 @@ fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)
             base.map(|(_, seq)| seq.0),
             summary.inherited,
             print_json(summary),
+            summary.authority.as_ref().map(print_json),
         ])
         .at(&desk.path)?;
     Ok(desk.conn.last_insert_rowid())
@@ -131,23 +142,25 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
     }
     let mut log = LogRows::open(desk, source.pk)?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
-    let point = at.map(|at| fork_point(&mut log, &fork.source, at)).transpose()?;
+    let point = at.map(|at| fork_point(&mut log, &source.summary, at)).transpose()?;
     let base = at.map(|at| log.home_of(at)).transpose()?;
     let mut drafts = Vec::new();
     for draft in fork.drafts.drain(..) {
-        let target = if let Body::Label(label) = &draft.body { log.find(label.target)? } else { None };
-        if let Some((seq, _)) = target
-            && is_on_path(seq, at, &mut log)?
-        {
-            drafts.push(draft);
-        }
+        let is_shared = match &draft.body {
+            Body::Label(label) => match log.find(label.target)? {
+                Some((seq, _)) => is_on_path(seq, at, &mut log)?,
+                None => false,
+            },
+            _ => true,
+        };
+        drafts.extend(is_shared.then_some(draft));
     }
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
     let pk = insert(desk, scope, &summary, base)?;
     let note = AuditNote {
         action: AuditAction::Fork,
         session: Some(fork.new.id.clone()),
-        detail: Some(format!("from {}", fork.source)),
+        detail: Some(fork_detail(&fork.source)),
     };
     write_line(desk, scope, note, fork.new.now)?;
     let listed_at = summary.updated_at;
@@ -158,11 +171,12 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
     Ok(row.summary.head)
 }
 
-fn fork_point(log: &mut LogRows<'_>, source: &SessionId, at: Seq) -> Result<ForkPoint> {
-    check_in_tree(log, source, at)?;
-    let record = log.record(at)?.ok_or_else(|| no_entry(source, at))?;
+fn fork_point(log: &mut LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPoint> {
+    check_in_tree(log, &source.id, at)?;
+    let record = log.record(at)?.ok_or_else(|| no_entry(&source.id, at))?;
     let model = settings_at(at, log)?.model;
-    Ok(ForkPoint { id: record.meta.id, links: log.node(at)?.links, model })
+    let authority = source.authority.as_ref().map(|authority| authority.forked(at, log)).transpose()?;
+    Ok(ForkPoint { id: record.meta.id, links: log.node(at)?.links, model, authority })
 }
 
 pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
@@ -207,7 +221,7 @@ fn list_looking(desk: &Desk, scope: &Scope, filter: &ListFilter, looked_max: usi
             page.next = Some(print_list_cursor(last));
             break;
         }
-        let summary = read_summary(desk, row.get_ref(2).at(&desk.path)?.as_str().unwrap_or_default())?;
+        let summary = summary_and_authority(desk, row)?;
         let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
         if shows && page.items.len() == limit {
             page.next = Some(print_list_cursor(last));
@@ -223,19 +237,19 @@ fn list_looking(desk: &Desk, scope: &Scope, filter: &ListFilter, looked_max: usi
 fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
     match (order, prefix.is_empty()) {
         (ListOrder::NewestFirst, true) => {
-            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+            "SELECT listed_at, pk, summary, authority FROM sessions WHERE tenant = ?1 AND id NOT NULL
              AND (listed_at, pk) < (?2, ?3) AND (listed_at, pk) > (?4, ?5) ORDER BY listed_at DESC, pk DESC"
         }
         (ListOrder::OldestFirst, true) => {
-            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id NOT NULL
+            "SELECT listed_at, pk, summary, authority FROM sessions WHERE tenant = ?1 AND id NOT NULL
              AND (listed_at, pk) > (?2, ?3) AND (listed_at, pk) < (?4, ?5) ORDER BY listed_at, pk"
         }
         (ListOrder::NewestFirst, false) => {
-            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
+            "SELECT listed_at, pk, summary, authority FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
              AND (listed_at, pk) < (?2, ?3) AND (listed_at, pk) > (?4, ?5) ORDER BY listed_at DESC, pk DESC"
         }
         (ListOrder::OldestFirst, false) => {
-            "SELECT listed_at, pk, summary FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
+            "SELECT listed_at, pk, summary, authority FROM sessions WHERE tenant = ?1 AND id >= ?6 AND id < ?6 || char(127)
              AND (listed_at, pk) > (?2, ?3) AND (listed_at, pk) < (?4, ?5) ORDER BY listed_at, pk"
         }
     }

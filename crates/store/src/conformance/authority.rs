@@ -1,0 +1,167 @@
+//! The record of what a store wrote itself: imports are marked beside the log, and forks inherit the marks.
+
+use std::collections::BTreeMap;
+
+use sapwood_core::entry::{ContextChanged, LeafMoved, Outcome, TurnEnded, TurnStarted};
+use sapwood_core::port::store::{Append, NewSession};
+use sapwood_core::{Authority, Body, Draft, EntryId, Seq, SessionId, Source, TurnId};
+
+use super::Harness;
+use super::world::{World, ana, id, said};
+
+impl World {
+    async fn import_session(&self, name: &str) -> SessionId {
+        let new = NewSession { source: Source::Imported, ..self.new_session(name) };
+        self.store.create(&ana(), new).await.unwrap();
+        id(name)
+    }
+
+    async fn import(&self, session: &SessionId, bodies: Vec<Body>) {
+        let append = Append { source: Source::Imported, ..self.append_of(session, bodies) };
+        self.store.append(&ana(), append).await.unwrap();
+    }
+
+    async fn authority(&self, session: &SessionId) -> Authority {
+        self.summary(&ana(), session).await.authority.expect("a session of this version has its record")
+    }
+
+    /// Which of the entries, with what the session was created with, are own.
+    async fn own(&self, session: &SessionId) -> Vec<u32> {
+        let (authority, head) = (self.authority(session).await, self.summary(&ana(), session).await.head.seq);
+        (0..=head.0).filter(|seq| authority.is_own(Seq(*seq))).collect()
+    }
+
+    async fn own_by_id(&self, session: &SessionId) -> BTreeMap<EntryId, bool> {
+        let authority = self.authority(session).await;
+        let log = self.log(&ana(), session).await;
+        log.iter().map(|record| (record.meta.id, authority.is_own(record.meta.seq))).collect()
+    }
+}
+
+fn ended_well() -> TurnEnded {
+    TurnEnded { outcome: Outcome::Completed, code: None, message: None, usage: None, cost_nano_usd: None }
+}
+
+pub async fn what_callers_write_is_own(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one", "two"]).await;
+    assert_eq!(world.own(&session).await, [0, 1, 2]);
+    let fork = world.fork(&ana(), &session, Some(1), "fork").await;
+    assert_eq!(world.own(&fork).await, [0, 1]);
+}
+
+pub async fn what_is_imported_is_marked_and_stays_so(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.import_session("s").await;
+    world.import(&session, vec![said("1"), said("2")]).await;
+    world.import(&session, vec![said("3")]).await;
+    world.append(&ana(), &session, vec![said("own 4"), said("own 5")]).await;
+    world.import(&session, vec![said("6")]).await;
+    assert_eq!(world.own(&session).await, [4, 5]);
+    let extended = world.told(&ana(), "extended", &["own 1"]).await;
+    world.import(&extended, vec![said("2"), said("3")]).await;
+    world.say(&ana(), &extended, "own 4").await;
+    assert_eq!(world.own(&extended).await, [0, 1, 4]);
+    let Some(world) = world.reopen(harness).await else { return };
+    assert_eq!(world.own(&session).await, [4, 5]);
+    assert_eq!(world.own(&extended).await, [0, 1, 4]);
+    world.say(&ana(), &session, "own 7").await;
+    world.import(&extended, vec![said("5")]).await;
+    assert_eq!(world.own(&session).await, [4, 5, 7]);
+    assert_eq!(world.own(&extended).await, [0, 1, 4]);
+}
+
+pub async fn a_turn_that_was_imported_is_not_open(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.import_session("s").await;
+    let turn = |number: u128| TurnId::mint(world.now(), number);
+    let begin = |turn: TurnId| {
+        let now = world.now();
+        vec![Draft::new(now, TurnStarted::default()).in_turn(turn), Draft::new(now, said("go")).in_turn(turn)]
+    };
+    let (theirs, ours) = (turn(1), turn(2));
+    let imported = Append::new(session.clone(), world.now(), begin(theirs));
+    world.store.append(&ana(), Append { source: Source::Imported, ..imported }).await.unwrap();
+    let summary = world.summary(&ana(), &session).await;
+    assert_eq!((summary.turns, summary.open_turn), (1, None));
+    world.store.append(&ana(), Append::new(session.clone(), world.now(), begin(ours))).await.unwrap();
+    assert_eq!(world.summary(&ana(), &session).await.open_turn, Some(ours));
+    let Some(world) = world.reopen(harness).await else { return };
+    assert_eq!(world.summary(&ana(), &session).await.open_turn, Some(ours));
+    let ended = Draft::new(world.now(), ended_well()).in_turn(ours);
+    world.store.append(&ana(), Append::new(session.clone(), world.now(), vec![ended])).await.unwrap();
+    assert_eq!(world.summary(&ana(), &session).await.open_turn, None);
+}
+
+/// Forks number what they share by depth, from any branch of any mixture.
+pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["own 1", "own 2"]).await;
+    let second = world.log(&ana(), &session).await[1].meta.id;
+    world.import(&session, vec![said("3"), said("4")]).await;
+    let back = || vec![Body::from(LeafMoved { to: Some(second) })];
+    world.append(&ana(), &session, back()).await;
+    world.append(&ana(), &session, vec![said("own 6"), said("own 7")]).await;
+    world.import(&session, vec![said("8"), said("9")]).await;
+    world.say(&ana(), &session, "own 10").await;
+    let expected = world.own_by_id(&session).await;
+    for at in [1, 2, 3, 4, 6, 7, 8, 9, 10] {
+        let fork = world.fork(&ana(), &session, Some(at), &format!("fork{at}")).await;
+        for (entry, is_own) in world.own_by_id(&fork).await {
+            assert_eq!(is_own, expected[&entry], "entry {entry} of a fork at {at}");
+        }
+        assert!(world.authority(&fork).await.is_own(Seq::ZERO));
+        world.say(&ana(), &fork, "own").await;
+        let again = world.fork(&ana(), &fork, None, &format!("again{at}")).await;
+        let of_again = world.own_by_id(&again).await;
+        assert!(of_again.iter().all(|(entry, is_own)| expected.get(entry).is_none_or(|own| own == is_own)));
+        assert_eq!(of_again.values().last(), Some(&true), "what the fork said is own");
+    }
+    let imported = world.import_session("imported").await;
+    world.import(&imported, vec![said("1")]).await;
+    let fork = world.fork(&ana(), &imported, Some(1), "of-imported").await;
+    assert_eq!(world.own(&fork).await, Vec::<u32>::new());
+}
+
+pub async fn a_fork_begins_with_what_its_maker_gives_it(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let mut fork = world.fork_of(&session, Some(0), "fork");
+    let changed = ContextChanged { system: Some("kept".to_owned()), ..ContextChanged::default() };
+    fork.drafts = vec![Draft::new(world.now(), changed)];
+    world.store.fork(&ana(), fork).await.unwrap();
+    world.say(&ana(), &id("fork"), "first").await;
+    let log = world.log(&ana(), &id("fork")).await;
+    let kinds: Vec<&str> = log.iter().map(|record| record.meta.kind.as_str()).collect();
+    assert_eq!(kinds, ["context_changed", "user_message"]);
+}
+
+pub async fn a_named_model_is_recorded_and_nothing_else_changes(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.import_session("s").await;
+    world.import(&session, vec![said("1")]).await;
+    world.store.grant_model(&ana(), &session, "scripted:a.toml").await.unwrap();
+    world.import(&session, vec![said("2")]).await;
+    world.say(&ana(), &session, "own 3").await;
+    let check = async |world: &World| {
+        let authority = world.authority(&session).await;
+        assert!(authority.names_model("scripted:a.toml") && !authority.names_model("scripted:b.toml"));
+        assert_eq!(world.own(&session).await, [3]);
+        assert_eq!(world.store.settle_authority(&ana(), &session).await.unwrap(), authority);
+    };
+    check(&world).await;
+    let stranger = super::world::bob();
+    let refused = world.store.grant_model(&stranger, &session, "scripted:b.toml").await;
+    assert_eq!(super::world::code(refused), "session.not_found");
+    let Some(world) = world.reopen(harness).await else { return };
+    check(&world).await;
+}
+
+pub async fn an_erased_session_leaves_no_record(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.import_session("s").await;
+    world.import(&session, vec![said("1"), said("2")]).await;
+    world.store.erase(&ana(), &session, world.now()).await.unwrap();
+    let session = world.told(&ana(), "s", &["own 1"]).await;
+    assert_eq!(world.own(&session).await, [0, 1]);
+}

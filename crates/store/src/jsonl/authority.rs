@@ -1,0 +1,133 @@
+//! The record of what this store wrote itself: a small file beside each session's log, replaced whole, read and written under
+//! the lock on the log. A log without one was written by an earlier version, or copied here by hand.
+//!
+//! An import writes the record before the entries. After a crash between the two, the record names entries that are not
+//! there; the next append takes them out again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood_core::authority::Trace;
+use sapwood_core::port::store::Result;
+use sapwood_core::{Authority, Right, Scope, Seq, SessionId, Source, StoreError};
+
+use super::audit::read_chain;
+use super::book::Book;
+use super::disk::{self, LockKind};
+use super::layout::{AUTHORITY_ENDING, Layout};
+use super::tenant::TenantDir;
+use crate::Durability;
+use crate::logbook::Planned;
+use crate::rules::{self, damaged};
+
+/// The record that belongs to the log at this path.
+pub fn path_beside(log: &Path) -> PathBuf {
+    log.with_extension(AUTHORITY_ENDING)
+}
+
+pub fn read(path: &Path) -> Result<Option<Authority>> {
+    let Some(bytes) = disk::read_if_there(path)? else { return Ok(None) };
+    let parsed = std::str::from_utf8(&bytes).map_err(|error| damaged(path.display(), error))?;
+    rules::parse_authority(parsed).map(Some).map_err(|error| damaged(path.display(), error))
+}
+
+pub fn write(path: &Path, authority: &Authority, durability: Durability) -> Result<()> {
+    disk::replace(path, rules::print_json(authority).as_bytes(), durability)
+}
+
+/// The record as it will be when a batch is written behind the log.
+pub fn with_planned(book: &Book, planned: Option<&Planned>) -> Authority {
+    let mut authority = book.log.summary.authority.clone().unwrap_or_default();
+    if let Some(planned) = planned.filter(|planned| planned.is_import()) {
+        let seqs = planned.batch.iter().map(|placed| placed.entry.meta.seq);
+        let (first, last) = (seqs.clone().min(), seqs.max());
+        authority.add_imported(first.unwrap_or(Seq(1)), last.unwrap_or_default());
+    }
+    authority
+}
+
+impl TenantDir {
+    /// Bring the record of a log up to date with a batch that is about to be written. The caller holds the log's lock.
+    pub fn prepare_authority(&self, book: &mut Book, planned: &Planned) -> Result<()> {
+        let Some(path) = book.disk.as_ref().map(|disk| path_beside(&disk.file.path)) else { return Ok(()) };
+        let Some(mut authority) = read(&path)? else {
+            if planned.is_import() {
+                rules::settle_summary(&mut book.log.summary, trace(&self.layout, &book.header.id)?);
+                return write(&path, &with_planned(book, Some(planned)), self.options.durability);
+            }
+            return Ok(());
+        };
+        let is_clipped = authority.clip(book.log.summary.head.seq);
+        book.log.summary.authority = Some(authority);
+        if is_clipped || planned.is_import() {
+            write(&path, &with_planned(book, Some(planned)), self.options.durability)?;
+        }
+        Ok(())
+    }
+
+    /// The session's record. One of an earlier version gets it here, if the directory can be written.
+    pub fn settle_authority(&mut self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        let written = self.change_authority(scope, session, Right::Read, |_| ());
+        match written {
+            Err(StoreError::ReadOnly { .. }) => {
+                let source = trace(&self.layout, session)?;
+                let mut summary = self.open_for(scope, session, Right::Read)?.log.summary.clone();
+                rules::settle_summary(&mut summary, source);
+                Ok(summary.authority.unwrap_or_default())
+            }
+            written => written,
+        }
+    }
+
+    /// Record a file-backed model that the local command line named.
+    pub fn grant_model(&mut self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        let grant = |authority: &mut Authority| authority.grant_model(model.to_owned());
+        self.change_authority(scope, session, Right::Write, grant).map(|_| ())
+    }
+
+    fn change_authority(
+        &mut self,
+        scope: &Scope,
+        session: &SessionId,
+        right: Right,
+        change: impl FnOnce(&mut Authority),
+    ) -> Result<Authority> {
+        let (durability, layout) = (self.options.durability, self.layout.clone());
+        let book = self.open_for(scope, session, right)?;
+        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
+            let authority = book.log.summary.authority.get_or_insert_default();
+            change(authority);
+            return Ok(authority.clone());
+        };
+        let (path, handle) = (path_beside(&file.path), file.handle()?);
+        let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
+        file.length_if_current()?.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
+        let before = read(&path)?;
+        match &before {
+            Some(authority) => book.log.summary.authority = Some(authority.clone()),
+            None => rules::settle_summary(&mut book.log.summary, trace(&layout, session)?),
+        }
+        let authority = book.log.summary.authority.get_or_insert_default();
+        change(authority);
+        let authority = authority.clone();
+        if before.as_ref() != Some(&authority) {
+            write(&path, &authority, durability)?;
+        }
+        let (summary, len) = (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
+        self.index.load(&self.layout)?;
+        self.index.put(&file.stem, len, &summary);
+        // Only a cache.
+        let _ = self.index.save(&self.layout);
+        Ok(authority)
+    }
+}
+
+/// What the audit says about the origin of a session. A log that the audit never saw begin was copied here.
+fn trace(layout: &Layout, session: &SessionId) -> Result<Source> {
+    let lines = read_chain(layout)?.lines;
+    let mut trace = Trace::of(session.clone());
+    while let Some(wanted) = trace.wanted().cloned() {
+        trace.feed(lines.iter().filter(|line| line.session.as_ref() == Some(&wanted)));
+    }
+    Ok(if trace.has_begun() { trace.source() } else { Source::Imported })
+}
