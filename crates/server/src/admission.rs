@@ -29,6 +29,23 @@ const PROBATION_MAX: usize = 512;
 const READINESS_MAX: usize = 32;
 const METRICS_MAX: usize = 16;
 
+/// The part of a process's files that connections may take: the store needs some, too.
+const FILE_PARTS: (usize, usize) = (3, 4);
+/// Fewest connections that are taken, however few files there are.
+const CONNECTIONS_MIN: usize = 16;
+
+impl Settings {
+    /// How many connections can be taken with so many files: `connections_max`, or fewer.
+    pub fn connections_max_for(&self, files_max: usize) -> usize {
+        let (some, all) = FILE_PARTS;
+        let slots = (files_max / all).saturating_mul(some);
+        let beside = self.operate_connections_reserved + 2 * PROBATION_MIN + READINESS_MAX + METRICS_MAX;
+        // Twice what is for probation comes to one in eight.
+        let fitting = slots.saturating_sub(beside) / (PROBATION_PARTS + 2) * PROBATION_PARTS;
+        self.connections_max.min(fitting.max(CONNECTIONS_MIN))
+    }
+}
+
 /// What the settings come to.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
@@ -348,5 +365,22 @@ impl Drop for StreamPermit {
             Some(share) => share.streams.give_back(),
             None => self.admission.operate_streams.give_back(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_some_of_the_files_to_the_store() {
+        for files in [1_024, 4_096, 12_000, 100_000] {
+            let mut settings = Settings::default();
+            settings.connections_max = settings.connections_max_for(files);
+            let slots = Limits::of(&settings).slots();
+            assert!(slots <= files / 4 * 3, "{slots} of {files}");
+        }
+        assert_eq!(Settings::default().connections_max_for(1_000_000), 8_192);
+        assert_eq!(Settings::default().connections_max_for(0), CONNECTIONS_MIN);
     }
 }

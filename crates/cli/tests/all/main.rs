@@ -28,6 +28,7 @@ mod sdk;
 mod serve;
 mod servers;
 mod shapes;
+mod shares;
 mod skills;
 mod telemetry;
 mod text;
