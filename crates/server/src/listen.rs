@@ -11,7 +11,7 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::admission::Connection;
 use crate::guard::{Routes, guard};
@@ -28,6 +28,8 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a client may take nothing of what was sent to it.
 #[cfg(target_os = "linux")]
 const STALLED_MS_MAX: u32 = 60_000;
+/// Connections that the system keeps until they are accepted. One over this tries again after a second.
+const BACKLOG: u32 = 1_024;
 /// Between two tries to accept when the machine is out of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -67,7 +69,7 @@ impl Listening {
             return Err(Stop::Open { addr });
         }
         let failed = |source| Stop::Address { addr, source };
-        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let listener = listen(addr).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, addr, state })
     }
@@ -76,6 +78,16 @@ impl Listening {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         serve(self.listener, self.state, stop).await;
     }
+}
+
+/// As [`TcpListener::bind`] does it, for more connections that wait to be accepted.
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Elsewhere this lets two processes listen on one address.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
 }
 
 pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output = ()>) {

@@ -1,5 +1,5 @@
-//! The connections that are open. There is a slot for each; when all are taken, a new connection takes the place of the one
-//! that has waited longest for a request. So connections that send nothing, and those that are kept alive between requests,
+//! The connections that are open. There is a slot for each; when all are taken, those that have waited longest for a request
+//! make room for a new one. So connections that send nothing, and those that are kept alive between requests,
 //! never keep a new one out.
 
 use std::net::IpAddr;
@@ -16,8 +16,12 @@ const FREE: u64 = 0;
 const BUSY: u64 = 1;
 const CLOSING: u64 = 2;
 const WAITING_MIN: u64 = 3;
-/// After how long another connection is looked for, if the one that was told to close has not made room.
+/// After how long other connections are looked for, if those that were told to close have not made room.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// When there is no slot, one of so many waiting connections is closed, and not more than this: a flood of new ones must not
+/// wait for each of them.
+const CLOSED_PARTS: usize = 8;
+const CLOSED_MAX: usize = 32;
 
 pub struct Slots {
     /// A permit for each slot.
@@ -71,7 +75,7 @@ impl Slots {
             if let Some(slot) = permit.and_then(|permit| self.fill(permit, &address)) {
                 return slot;
             }
-            self.close_one_waiting(&address);
+            self.close_waiting(&address);
             let freed = tokio::time::timeout(LOOK_AGAIN, self.permits.clone().acquire_owned()).await;
             permit = freed.ok().and_then(Result::ok);
         }
@@ -89,27 +93,36 @@ impl Slots {
         Some(Slot { slots: self.clone(), index, address: address.clone(), _permit: permit })
     }
 
-    /// Tells the connection that has waited longest for a request to close. An address that has more than its share makes
+    /// Tells the connections that have waited longest for a request to close. An address that has more than its share makes
     /// room for itself, if it can.
-    fn close_one_waiting(&self, newcomer: &Share) {
-        let table = self.table();
+    fn close_waiting(&self, newcomer: &Share) {
         let is_over = newcomer.connections.get() >= self.per_address_max;
-        let own = is_over.then(|| self.oldest(&table, ip_of(newcomer))).flatten();
-        let Some((index, since)) = own.or_else(|| self.oldest(&table, None)) else { return };
-        let told =
-            self.states[index].compare_exchange(since, CLOSING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if told {
-            self.closed.fetch_add(1, Ordering::Relaxed);
-            self.bells[index].notify_one();
+        let mut oldest = if is_over { self.oldest(ip_of(newcomer)) } else { Vec::new() };
+        if oldest.is_empty() {
+            oldest = self.oldest(None);
+        }
+        for (since, index) in oldest {
+            let state = &self.states[index];
+            if state.compare_exchange(since, CLOSING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.closed.fetch_add(1, Ordering::Relaxed);
+                self.bells[index].notify_one();
+            }
         }
     }
 
-    /// The slot whose connection has waited longest, of one address or of all, and since when.
-    fn oldest(&self, table: &Table, address: Option<IpAddr>) -> Option<(usize, u64)> {
-        let states = self.states.iter().map(|state| state.load(Ordering::Acquire)).enumerate();
-        let waiting = states.filter(|(_, state)| *state >= WAITING_MIN);
-        let eligible = waiting.filter(|(index, _)| address.is_none() || table.addresses[*index] == address);
-        eligible.min_by_key(|(_, since)| *since)
+    /// The slots whose connections have waited longest, of one address or of all, and since when.
+    fn oldest(&self, address: Option<IpAddr>) -> Vec<(u64, usize)> {
+        let table = self.table();
+        let states = self.states.iter().map(|state| state.load(Ordering::Acquire)).zip(0..);
+        let waiting = states.filter(|(state, _)| *state >= WAITING_MIN);
+        let eligible = waiting.filter(|(_, index)| address.is_none() || table.addresses[*index] == address);
+        let mut oldest: Vec<(u64, usize)> = eligible.collect();
+        let count = (oldest.len() / CLOSED_PARTS).clamp(1, CLOSED_MAX);
+        if count < oldest.len() {
+            oldest.select_nth_unstable(count);
+            oldest.truncate(count);
+        }
+        oldest
     }
 
     pub fn open(&self) -> usize {

@@ -209,21 +209,20 @@ async fn requests_that_are_not_sent_to_their_end_have_a_share_too() {
     house.shared_session("s").await;
     let head = format!(
         "POST /v1/sessions/s/entries HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
-         content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{",
+         content-type: application/json\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n",
         house.key("ana")
     );
     let mut slow = Vec::new();
     for _ in 0..CONNECTIONS_MAX / 2 {
         let mut stream = TcpStream::connect(house.addr).await.unwrap();
         stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100", "the body is asked for, so the request is in flight");
         slow.push(stream);
     }
-    let refused = async {
-        while house.get("ana-reads", "/v1/sessions/s").await.status != 429 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, refused).await.expect("the share is taken");
+    let refused = open(house.addr, &house.bytes_of(get("/v1/sessions/s", Some("ana-reads")))).await;
+    assert_refused(refused, 429, "share.exceeded").await;
     assert_eq!(house.get("rex", "/v1/sessions/s").await.status, 200);
     assert_probes_answer(&house).await;
     drop(slow);
@@ -283,4 +282,38 @@ async fn without_keys_the_local_user_has_a_share_like_any_other() {
     assert_eq!(house.ask(get("/v1/sessions/s", None)).await.status, 200);
     drop(streams);
     assert!(opens_in_time(&house, None).await.is_some());
+}
+
+/// There are places for 32 uploads.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_uploads_of_one_key_leave_places_to_others() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let head = format!(
+        "POST /v1/sessions/s/inputs?name=slow HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
+         content-length: 1000\r\n\r\nx",
+        house.key("ana")
+    );
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // All of them are in flight before another caller comes.
+    let taken = async {
+        while metric(&house, "sapwood_connections ").await < 40 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, taken).await.expect("the uploads have begun");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let upload = Ask {
+        method: "POST",
+        path: "/v1/sessions/s/inputs?name=quick",
+        key: Some("cole"),
+        headers: &[],
+        body: b"hello",
+    };
+    assert_eq!(house.ask(upload).await.status, 201);
 }
