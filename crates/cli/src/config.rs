@@ -68,6 +68,16 @@ pub struct ServerSettings {
     pub rate_per_second: Option<u32>,
     pub body_bytes_max: Option<usize>,
     pub upload_bytes_max: Option<usize>,
+    /// Requests in flight, streams among them.
+    pub connections_max: Option<usize>,
+    /// The same of one principal; 0 for no limit but `connections_max`.
+    pub connections_per_principal_max: Option<usize>,
+    /// Event streams and WebSockets of one principal; 0 for no limit but `connections_per_principal_max`.
+    pub streams_per_principal_max: Option<usize>,
+    /// Connections of one address before its own make room for its new ones; 0 for no limit.
+    pub connections_per_address_max: Option<usize>,
+    /// Requests in flight for `operate` keys, beside `connections_max`.
+    pub operate_connections_reserved: Option<usize>,
     pub oidc: Option<OidcSettings>,
 }
 

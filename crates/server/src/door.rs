@@ -81,6 +81,11 @@ impl Caller {
         }
     }
 
+    /// Whether the caller has a key that operates the server.
+    pub fn operates(&self) -> bool {
+        matches!(&self.proof, Proof::Key(key) if key.allows(Grant::Operate))
+    }
+
     /// Whether what the caller came with is good for this at all; what they may do with a session is the store's question.
     pub fn check(&self, right: Right) -> Result<()> {
         let Proof::Key(key) = &self.proof else { return Ok(()) };

@@ -1,19 +1,25 @@
-//! What stands before every request: an id for it, who is calling, how often they may, how long it may take, and what
-//! a client hears if a handler panics. The routes below it only see callers that are proven.
+//! What stands before every request: an id for it, who is calling, how often they may, how much they may hold, how long it
+//! may take, and what a client hears if a handler panics. The routes below it only see callers that are proven.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use hyper::body::{Frame, SizeHint};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
+use crate::admission::{Connection, Permit};
 use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
 use crate::request::RequestId;
@@ -33,17 +39,53 @@ const TRIGGERS: &str = "/v1/triggers/";
 /// The routes, as a connection calls them.
 pub type Routes = TowerToHyperService<Router>;
 
+/// A body that holds its request's permit until it was sent, or its client is gone.
+pub struct Held {
+    body: Body,
+    _permit: Permit,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// It stands in front of the router, not in each of its routes: that is one box and one future less for every request.
-pub async fn guard(state: &State, routes: &Routes, request: Request) -> Response {
+pub async fn guard(
+    state: &State,
+    routes: &Routes,
+    connection: &Arc<Connection>,
+    request: Request,
+) -> Response<Held> {
     let began = Instant::now();
     let id = state.next_request_id();
     let is_openai = openai::is_openai(request.uri().path());
-    let mut response = match answer(state, routes, request, id).await {
-        Ok(response) => response,
-        Err(problem) => problem.into_response(),
+    let (mut permit, begun) = connection.begin(request.uri().path());
+    let answered = match begun {
+        Ok(()) => answer(state, routes, request, id, &mut permit).await,
+        Err(problem) => Err(problem),
     };
+    let mut response = answered.unwrap_or_else(Problem::into_response);
     if let Some(problem) = response.extensions().get::<Problem>() {
         problem.log(id);
+        if problem.code == "server.full" {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
     }
     if is_openai {
         response = openai::dress_problem(response);
@@ -53,24 +95,21 @@ pub async fn guard(state: &State, routes: &Routes, request: Request) -> Response
     headers.insert(REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
+    response.map(|body| Held { body, _permit: permit })
 }
 
-async fn answer(state: &State, routes: &Routes, mut request: Request, id: RequestId) -> Result<Response> {
+async fn answer(
+    state: &State,
+    routes: &Routes,
+    request: Request,
+    id: RequestId,
+    permit: &mut Permit,
+) -> Result<Response> {
     check_host(&request)?;
-    if request.uri().path().starts_with(API) && !is_signed(&request) {
-        // Whoever may only read may sign in and out all the same: it changes nothing here.
-        let is_login = request.uri().path() == LOGIN;
-        let method = if is_login { &Method::GET } else { request.method() };
-        let caller = state.door.admit(method, request.headers()).await?.asking(id);
-        state.check_rate(&caller)?;
-        request.extensions_mut().insert(caller);
-    }
     let limit = time_for(state, &request);
-    let handled = AssertUnwindSafe(routes.call(request)).catch_unwind();
+    let handled = AssertUnwindSafe(admit_and_route(state, routes, request, id, permit)).catch_unwind();
     match tokio::time::timeout(limit, handled).await {
-        Ok(Ok(Ok(response))) => Ok(response),
-        Ok(Ok(Err(never))) => match never {},
+        Ok(Ok(answered)) => answered,
         Ok(Err(panic)) => {
             state.meters.panics.fetch_add(1, Ordering::Relaxed);
             let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
@@ -78,6 +117,33 @@ async fn answer(state: &State, routes: &Routes, mut request: Request, id: Reques
             Err(Problem::new("server.panicked", what))
         }
         Err(_) => Err(Problem::late(limit)),
+    }
+}
+
+async fn admit_and_route(
+    state: &State,
+    routes: &Routes,
+    mut request: Request,
+    id: RequestId,
+    permit: &mut Permit,
+) -> Result<Response> {
+    if request.uri().path().starts_with(API) && !is_signed(&request) {
+        // A key that may only read is enough to sign in and out: that changes nothing here.
+        let is_login = request.uri().path() == LOGIN;
+        let method = if is_login { &Method::GET } else { request.method() };
+        let caller = state.door.admit(method, request.headers()).await?.asking(id);
+        state.check_rate(&caller)?;
+        permit.admit(&caller)?;
+        request.extensions_mut().insert(caller);
+    } else {
+        permit.admit_unknown()?;
+    }
+    if request.headers().contains_key(header::UPGRADE) {
+        request.extensions_mut().insert(permit.lend());
+    }
+    match routes.call(request).await {
+        Ok(response) => Ok(response),
+        Err(never) => match never {},
     }
 }
 

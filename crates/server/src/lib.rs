@@ -2,9 +2,10 @@
 //! who is calling, calls one verb of the engine with that scope, and says what came of it.
 //!
 //! A tour: [`listen`] takes connections and ends gracefully; [`guard`] stands before every request (who, how often, how
-//! long, and what if it panics); [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
+//! long, and what if it panics); [`admission`] limits what each caller holds; [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
 //! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
 
+mod admission;
 mod cookie;
 pub mod door;
 mod download;
@@ -20,6 +21,8 @@ mod ready;
 mod request;
 mod room;
 mod routes;
+mod share;
+mod slots;
 mod sniff;
 mod sse;
 mod state;

@@ -11,9 +11,9 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
+use crate::admission::Connection;
 use crate::guard::{Routes, guard};
 use crate::problem::Problem;
 use crate::routes;
@@ -28,6 +28,8 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a client may take nothing of what was sent to it.
 #[cfg(target_os = "linux")]
 const STALLED_MS_MAX: u32 = 60_000;
+/// Connections that the system keeps until they are accepted. One over this tries again after a second.
+const BACKLOG: u32 = 1_024;
 /// Between two tries to accept when the machine is out of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -67,7 +69,7 @@ impl Listening {
             return Err(Stop::Open { addr });
         }
         let failed = |source| Stop::Address { addr, source };
-        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let listener = listen(addr).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, addr, state })
     }
@@ -78,22 +80,31 @@ impl Listening {
     }
 }
 
+/// As [`TcpListener::bind`] does it, for more connections that wait to be accepted.
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Elsewhere this lets two processes listen on one address.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
 pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output = ()>) {
     let routes = Routes::new(routes::router(&state));
-    let places = Arc::new(Semaphore::new(state.settings.connections_max));
     tokio::pin!(stop);
     loop {
-        // Also while every place is taken it can be asked to stop.
+        // Also while there is no slot for a connection it can be asked to stop.
         let next = async {
-            let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-            Ok::<_, std::io::Error>((listener.accept().await?.0, place))
+            let (stream, client) = listener.accept().await?;
+            Ok::<_, std::io::Error>((stream, state.admission.connect(client.ip()).await))
         };
         let accepted = tokio::select! {
             accepted = next => accepted,
             () = &mut stop => break,
         };
         match accepted {
-            Ok((stream, place)) => answer_connection(stream, routes.clone(), &state, place),
+            Ok((stream, connection)) => answer_connection(stream, routes.clone(), &state, connection),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -101,7 +112,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
         }
     }
     drop(listener);
-    end(&state, &places).await;
+    end(&state).await;
 }
 
 /// Serves one route that does nothing, without anything of ours around it: what a server can be measured against.
@@ -112,41 +123,35 @@ pub async fn serve_empty(listener: TcpListener) {
     }
 }
 
-fn answer_connection(
-    stream: TcpStream,
-    routes: Routes,
-    state: &State,
-    place: tokio::sync::OwnedSemaphorePermit,
-) {
+fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {
     // Small frames must not wait for bigger ones.
     let _ = stream.set_nodelay(true);
     cut_off_when_stalled(&stream);
-    let guarded = (state.clone(), routes);
+    let guarded = (state.clone(), routes, connection.clone());
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
-        let (state, routes) = guarded.clone();
-        async move { Ok::<_, Infallible>(guard(&state, &routes, request.map(Body::new)).await) }
+        let (state, routes, connection) = guarded.clone();
+        async move { Ok::<_, Infallible>(guard(&state, &routes, &connection, request.map(Body::new)).await) }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
+    let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(state.settings.head_time_max)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    let state = state.clone();
+    let mut stopping = state.stopping();
     tokio::spawn(async move {
-        let _open = state.meters.open_connection();
-        let mut stopping = state.stopping();
-        tokio::pin!(connection);
+        tokio::pin!(served);
         tokio::select! {
             // A client that went away is its own business.
-            _ = &mut connection => {}
+            _ = &mut served => {}
+            // It has no request in flight.
+            () = connection.told_to_close() => {}
             () = stopped(&mut stopping) => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
+                served.as_mut().graceful_shutdown();
+                let _ = served.await;
             }
         }
-        drop(place);
     });
 }
 
@@ -158,13 +163,12 @@ fn cut_off_when_stalled(stream: &TcpStream) {
     let _ = stream;
 }
 
-async fn end(state: &State, places: &Semaphore) {
+async fn end(state: &State) {
     state.stop();
     if tokio::time::timeout(state.settings.grace, state.turns_ended()).await.is_err() {
         tracing::warn!(turns = state.turns_running(), "turns are left to be resumed");
     }
-    let all = u32::try_from(state.settings.connections_max).unwrap_or(u32::MAX);
-    let _ = tokio::time::timeout(CLOSE_TIME_MAX, places.acquire_many(all)).await;
+    let _ = tokio::time::timeout(CLOSE_TIME_MAX, state.admission.all_closed()).await;
     if let Err(error) = state.engine.store().flush().await {
         tracing::warn!(%error, "the store could not be flushed");
     }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::admission::Numbers;
+
 /// Upper bounds of the latency histogram, in milliseconds.
 const BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 25, 50, 100, 250, 1_000, 10_000];
 const CLASSES: usize = 6;
@@ -18,17 +20,7 @@ pub struct Meters {
     pub panics: AtomicU64,
     pub limited: AtomicU64,
     pub events_sent: AtomicU64,
-    connections: AtomicU64,
     streams: AtomicU64,
-}
-
-/// Something that is open; dropping this closes it.
-pub struct Open<'m>(&'m AtomicU64);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Meters {
@@ -42,11 +34,6 @@ impl Meters {
         }
     }
 
-    pub fn open_connection(&self) -> Open<'_> {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Open(&self.connections)
-    }
-
     pub fn stream_opened(&self) {
         self.streams.fetch_add(1, Ordering::Relaxed);
     }
@@ -55,7 +42,7 @@ impl Meters {
         self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub fn render(&self, turns_running: usize) -> String {
+    pub fn render(&self, turns_running: usize, held: Numbers) -> String {
         let mut text = String::with_capacity(2_048);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         head(&mut text, "sapwood_http_requests_total", "counter", "Requests by class of status.");
@@ -74,6 +61,9 @@ impl Meters {
         let _ = writeln!(text, "sapwood_http_request_seconds_bucket{{le=\"+Inf\"}} {count}");
         let _ = writeln!(text, "sapwood_http_request_seconds_sum {seconds}");
         let _ = writeln!(text, "sapwood_http_request_seconds_count {count}");
+        head(&mut text, "sapwood_http_refused_total", "counter", "Requests refused for want of a place.");
+        let _ = writeln!(text, "sapwood_http_refused_total{{reason=\"share\"}} {}", held.over_share);
+        let _ = writeln!(text, "sapwood_http_refused_total{{reason=\"full\"}} {}", held.full);
         let numbers = [
             ("sapwood_http_panics_total", "counter", "Handlers that panicked.", read(&self.panics)),
             ("sapwood_http_limited_total", "counter", "Requests over the rate limit.", read(&self.limited)),
@@ -83,7 +73,13 @@ impl Meters {
                 "Durable events sent to streams.",
                 read(&self.events_sent),
             ),
-            ("sapwood_connections", "gauge", "Open connections.", read(&self.connections)),
+            ("sapwood_connections", "gauge", "Open connections.", held.connections),
+            (
+                "sapwood_connections_closed_total",
+                "counter",
+                "Connections without a request, closed to make room.",
+                held.connections_closed,
+            ),
             ("sapwood_streams", "gauge", "Open event streams and WebSockets.", read(&self.streams)),
             ("sapwood_turns_running", "gauge", "Turns that run in this process.", turns_running as u64),
         ];

@@ -55,6 +55,11 @@ impl Problem {
         Self { code: "server.busy", detail, retry_after_s, inside: None }
     }
 
+    /// The server has no place for another request now.
+    pub fn full(detail: &str, retry_after_s: u64) -> Self {
+        Self { code: "server.full", ..Self::busy(detail, retry_after_s) }
+    }
+
     /// The request has had its time.
     pub fn late(limit: Duration) -> Self {
         Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
@@ -101,7 +106,7 @@ pub fn status_of(code: &str) -> StatusCode {
         "route.not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
-        "rate.limited" => StatusCode::TOO_MANY_REQUESTS,
+        "rate.limited" | "share.exceeded" => StatusCode::TOO_MANY_REQUESTS,
         "range.unsatisfiable" => StatusCode::RANGE_NOT_SATISFIABLE,
         "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -134,9 +139,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "tool.unknown"
         | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy" => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy"
+        | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

@@ -16,6 +16,7 @@ use sapwood::{Seq, SessionId};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
+use crate::admission::StreamPermit;
 use crate::door::Caller;
 use crate::problem::{Problem, Result};
 use crate::request::RequestId;
@@ -41,6 +42,7 @@ pub struct Flow {
     subscription: Subscription,
     heartbeat: Interval,
     stopping: watch::Receiver<bool>,
+    _permit: StreamPermit,
 }
 
 /// What comes next in a flow.
@@ -52,7 +54,19 @@ pub enum Next {
 }
 
 impl Flow {
+    /// Counts for the streams that the caller may have open.
     pub async fn open(state: &State, caller: &Caller, session: &SessionId, after: Seq) -> Result<Self> {
+        let permit = state.admission.open_stream(caller)?;
+        Self::open_with(permit, state, caller, session, after).await
+    }
+
+    pub async fn open_with(
+        permit: StreamPermit,
+        state: &State,
+        caller: &Caller,
+        session: &SessionId,
+        after: Seq,
+    ) -> Result<Self> {
         let subscription = state.engine.subscribe(&caller.scope, session, after).await?;
         let mut heartbeat = tokio::time::interval(state.settings.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,6 +79,7 @@ impl Flow {
             subscription,
             heartbeat,
             stopping: state.stopping(),
+            _permit: permit,
         })
     }
 

@@ -19,6 +19,7 @@ use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use crate::admission::Admission;
 use crate::door::{Caller, Door};
 use crate::meters::Meters;
 use crate::problem::{Problem, Result};
@@ -37,6 +38,8 @@ const DOCUMENTS_MAX: usize = 4;
 const UPLOADS_HELD_MAX: usize = 4;
 /// Uploads that are taken at a time and go into the store as they come, a piece of each in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
+/// One principal gets one of so many parts of them.
+const STREAMED_UPLOAD_PARTS: usize = 2;
 
 /// A trigger that can be fired over HTTP.
 pub struct ServedTrigger {
@@ -60,7 +63,18 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// Requests of one principal; none for no limit.
     pub rate: Option<Rate>,
+    /// Requests in flight, with all that are streams. Connections that wait for a request are closed when others need them.
     pub connections_max: usize,
+    /// The same of one principal, and of one address for requests that have not proven who is calling; half of
+    /// `connections_max` if none.
+    pub connections_per_principal_max: Option<usize>,
+    /// Event streams and WebSockets of one principal; a quarter of `connections_max` if none.
+    pub streams_per_principal_max: Option<usize>,
+    /// Connections of one address. When the server has as many as it takes, an address over this closes its own; half of
+    /// `connections_max` if none.
+    pub connections_per_address_max: Option<usize>,
+    /// Requests in flight, beside `connections_max`, for keys that operate the server.
+    pub operate_connections_reserved: usize,
     /// How long running turns may go on after the server was asked to stop.
     pub grace: Duration,
 }
@@ -75,6 +89,10 @@ impl Default for Settings {
             heartbeat: Duration::from_secs(15),
             rate: Some(Rate { per_second: 100, burst: 400 }),
             connections_max: 8_192,
+            connections_per_principal_max: None,
+            streams_per_principal_max: None,
+            connections_per_address_max: None,
+            operate_connections_reserved: 16,
             grace: Duration::from_secs(10),
         }
     }
@@ -88,6 +106,7 @@ pub struct Inner {
     pub settings: Settings,
     pub door: Door,
     pub meters: Meters,
+    pub admission: Arc<Admission>,
     pub rates: Rates,
     pub documents: Arc<Semaphore>,
     pub room: Room,
@@ -119,6 +138,7 @@ impl State {
             engine,
             door,
             meters: Meters::default(),
+            admission: Arc::new(Admission::new(&settings, STREAMED_UPLOADS_MAX / STREAMED_UPLOAD_PARTS)),
             documents: Arc::new(Semaphore::new(DOCUMENTS_MAX)),
             readiness: Readiness::default(),
             room: Room::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),

@@ -2,6 +2,7 @@
 //! other way a client can send words, answer, steer and cancel; each such message may carry an `id`, and gets one reply
 //! with it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
@@ -14,6 +15,7 @@ use sapwood::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::admission::{Permit, StreamPermit};
 use crate::door::Caller;
 use crate::extract::short;
 use crate::problem::{Problem, Result};
@@ -53,9 +55,17 @@ enum What {
     Ping,
 }
 
+/// What a WebSocket holds while it is open.
+pub struct Permits {
+    pub stream: StreamPermit,
+    /// None if it was not the guard that let the request in.
+    pub request: Option<Arc<Permit>>,
+}
+
 /// Ends with the client, the server or the right to read.
-pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: SessionId) {
-    let close = match follow(&mut socket, &state, &caller, &session).await {
+pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: SessionId, permits: Permits) {
+    let Permits { stream, request: _request } = permits;
+    let close = match follow(&mut socket, &state, &caller, &session, stream).await {
         Ok(()) => CloseFrame { code: GOING_AWAY, reason: "".into() },
         Err(Ended::Gone) => return,
         Err(Ended::Problem(problem)) => {
@@ -87,9 +97,10 @@ async fn follow(
     state: &State,
     caller: &Caller,
     session: &SessionId,
+    permit: StreamPermit,
 ) -> Result<(), Ended> {
     let seen = replay(socket, state, caller, session).await?;
-    let mut flow = Flow::open(state, caller, session, seen).await?;
+    let mut flow = Flow::open_with(permit, state, caller, session, seen).await?;
     loop {
         tokio::select! {
             next = flow.next() => match next? {

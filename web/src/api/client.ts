@@ -142,6 +142,8 @@ export function hintFor(error: unknown): string {
     turn_limit: "Fork the session to go on, or raise `limits.turns_max` of its agent.",
     budget_exceeded: "Raise the agent's budget, or go on in a new session.",
     "rate.limited": "Wait a moment; the page tries again by itself.",
+    "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
+    "server.full": "The server is busy with others. Try again in a moment.",
     "input.too_large": "Send it in smaller pieces, or raise the limit in sapwood.toml.",
     "input.format": "Use `sapwood import FILE` on the server's machine for databases and other formats.",
     "model.none": "Start the server with a model: set a provider's key, or use the demo model.",

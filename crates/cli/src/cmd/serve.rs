@@ -39,13 +39,14 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.open_world()?;
     let agents = agents_of(app)?;
     app.engine = for_callers(app, &agents)?;
-    raise_file_limit();
+    let files_max = raise_file_limit();
     let config = app.place.config.server.clone().unwrap_or_default();
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let door = Door::new(app.engine.store().clone(), local, oidc);
-    let state = State::new(app.engine.clone(), door, settings_of(&config, args.grace), agents);
+    let settings = fit_files(settings_of(&config, args.grace)?, files_max);
+    let state = State::new(app.engine.clone(), door, settings, agents);
     let triggers = triggers::read(app)?;
     state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
@@ -78,15 +79,34 @@ fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
 }
 
-/// A connection is a file. Many systems let a process have more of them than it has at first, if it asks.
-fn raise_file_limit() {
+/// A connection is a file. Many systems let a process have more of them than it has at first, if it asks. Returns how many it
+/// may have; none for no limit that is known.
+fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let limit = getrlimit(Resource::Nofile);
-        // What cannot be raised stays; connections over it wait.
+        // What cannot be raised stays.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        getrlimit(Resource::Nofile).current
     }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Takes no more connections than there are files for: a server without files can accept no health check either.
+fn fit_files(mut settings: Settings, files_max: Option<u64>) -> Settings {
+    let files_max = files_max.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    let connections_max = settings.connections_max_for(files_max);
+    if connections_max < settings.connections_max {
+        tracing::warn!(
+            files_max,
+            connections_max,
+            "fewer connections are taken: the system gives too few files"
+        );
+        settings.connections_max = connections_max;
+    }
+    settings
 }
 
 /// How long a session must have been idle before it is learned from, unless the settings say otherwise.
@@ -139,20 +159,37 @@ async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> 
     Ok(())
 }
 
-fn settings_of(config: &ServerSettings, grace_s: u64) -> Settings {
+/// Largest number of connections that can be configured: there is some memory for each, also while it is not open.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
     let defaults = Settings::default();
     let rate = match (config.rate_per_second, defaults.rate) {
         (Some(0), _) => None,
         (Some(per_second), _) => Some(Rate { per_second, burst: per_second.saturating_mul(4) }),
         (None, rate) => rate,
     };
-    Settings {
+    let connections_max = config.connections_max.unwrap_or(defaults.connections_max);
+    let operate_connections_reserved =
+        config.operate_connections_reserved.unwrap_or(defaults.operate_connections_reserved);
+    if !(1..=CONNECTIONS_MAX).contains(&connections_max) || operate_connections_reserved > CONNECTIONS_MAX {
+        let why =
+            format!("server: connections_max must be from 1 to {CONNECTIONS_MAX}, and no more reserved");
+        return Err(Failure::new("config.invalid", why));
+    }
+    let unless_zero = |max: Option<usize>| max.map(|max| if max == 0 { usize::MAX } else { max });
+    Ok(Settings {
+        connections_max,
+        connections_per_principal_max: unless_zero(config.connections_per_principal_max),
+        streams_per_principal_max: unless_zero(config.streams_per_principal_max),
+        connections_per_address_max: unless_zero(config.connections_per_address_max),
+        operate_connections_reserved,
         body_bytes_max: config.body_bytes_max.unwrap_or(defaults.body_bytes_max),
         upload_bytes_max: config.upload_bytes_max.unwrap_or(defaults.upload_bytes_max),
         rate,
         grace: Duration::from_secs(grace_s),
         ..defaults
-    }
+    })
 }
 
 /// The agents that can be named; one whose file has mistakes is left out, and said so.

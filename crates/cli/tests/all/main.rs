@@ -29,6 +29,7 @@ mod sdk;
 mod serve;
 mod servers;
 mod shapes;
+mod shares;
 mod skills;
 mod telemetry;
 mod text;

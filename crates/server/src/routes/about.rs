@@ -46,7 +46,7 @@ async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result
     if state.door.is_locked().await? {
         state.door.admit(&axum::http::Method::GET, &headers).await?;
     }
-    let text = state.meters.render(state.turns_running());
+    let text = state.meters.render(state.turns_running(), state.admission.numbers());
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 

@@ -157,11 +157,14 @@ async fn upload(
     state.engine.check_right(&caller.scope, session, Right::Write).await?;
     let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
     let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max).await?;
-    let place = tokio::time::timeout(state.settings.request_time_max, state.streamed_uploads.acquire()).await;
-    let place = place.map_err(|_| Problem::late(state.settings.request_time_max))?;
+    let share = state.admission.share_of(caller);
+    // The caller's own share first: uploads that wait for it leave the places to others.
+    let places = async { (share.uploads.acquire().await, state.streamed_uploads.acquire().await) };
+    let places = tokio::time::timeout(state.settings.request_time_max, places).await;
+    let places = places.map_err(|_| Problem::late(state.settings.request_time_max))?;
     let content = take(state, caller, incoming, &called, &name).await?;
     state.engine.name_artifact(&caller.scope, session, usage, content).await?;
-    drop(place);
+    drop(places);
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&(usage, name.clone())).ok_or_else(|| unknown(session, &name))?;
     Ok((StatusCode::CREATED, Json(artifact)))

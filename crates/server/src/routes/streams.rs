@@ -1,5 +1,8 @@
 //! What happens in a session, as it happens: server-sent events and a WebSocket.
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::extract::State as Shared;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -9,6 +12,7 @@ use sapwood::{Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::admission::Permit;
 use crate::door::Caller;
 use crate::extract::{Params, Seen, header_text};
 use crate::problem::{Problem, Result};
@@ -48,10 +52,15 @@ async fn open_socket(
     Shared(state): Shared<State>,
     caller: Caller,
     Seen(session): Seen<SessionId>,
+    request: Option<Extension<Arc<Permit>>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     state.engine.summary(&caller.scope, &session).await?;
     let upgrade = upgrade.map_err(|error| Problem::invalid(error.body_text()))?;
     let upgrade = upgrade.max_message_size(ws::MESSAGE_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| ws::run(socket, state, caller, session)))
+    let permits = ws::Permits {
+        stream: state.admission.open_stream(&caller)?,
+        request: request.map(|Extension(permit)| permit),
+    };
+    Ok(upgrade.on_upgrade(move |socket| ws::run(socket, state, caller, session, permits)))
 }

@@ -19,6 +19,7 @@ mod named;
 mod parallel;
 mod rights;
 mod sessions;
+mod shares;
 mod streams;
 mod turns;
 mod wire;

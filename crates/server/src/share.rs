@@ -1,0 +1,167 @@
+//! How much each holder has of what the server has little of: connections, requests in flight, streams, uploads. A holder is
+//! a principal, or an address for requests that have not proven who is calling. A share is known for as long as a connection
+//! or a stream refers to it, so memory is bounded by the number of those.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use sapwood::{Principal, Scope, TenantId};
+use tokio::sync::Semaphore;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Holder {
+    Address(IpAddr),
+    Principal(TenantId, Principal),
+}
+
+impl Holder {
+    /// One IPv6 customer has a whole /64, so addresses in it count as one.
+    pub fn address(ip: IpAddr) -> Self {
+        Self::Address(match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+            ip => ip,
+        })
+    }
+
+    pub fn principal(scope: &Scope) -> Self {
+        Self::Principal(scope.tenant.clone(), scope.principal.clone())
+    }
+
+    pub fn is_of(&self, scope: &Scope) -> bool {
+        matches!(self, Self::Principal(tenant, principal)
+            if *tenant == scope.tenant && *principal == scope.principal)
+    }
+}
+
+/// How many of something are taken.
+#[derive(Debug, Default)]
+pub struct Count(AtomicUsize);
+
+impl Count {
+    /// Takes one if fewer than `max` are taken.
+    pub fn take(&self, max: usize) -> bool {
+        let next = |taken: usize| (taken < max).then_some(taken + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
+    }
+
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn give_back(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+type Known = Mutex<HashMap<Holder, Weak<Share>>>;
+
+/// What one holder has.
+#[derive(Debug)]
+pub struct Share {
+    pub holder: Holder,
+    /// Open connections; counted for addresses.
+    pub connections: Count,
+    /// Requests in flight, streams among them.
+    pub requests: Count,
+    /// Requests of an address that are let in only to see who is calling, because the server is full.
+    pub probation: Count,
+    pub streams: Count,
+    /// Uploads that go into the store as they come. Uploads over the share wait for the holder's own.
+    pub uploads: Semaphore,
+    known: Arc<Known>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have made a new share for this holder in the meantime.
+        if known.get(&self.holder).is_some_and(|share| share.strong_count() == 0) {
+            known.remove(&self.holder);
+        }
+    }
+}
+
+/// The shares of all holders that have anything.
+pub struct Shares {
+    known: Arc<Known>,
+    uploads_max: usize,
+}
+
+impl Shares {
+    pub fn new(uploads_max: usize) -> Self {
+        Self { known: Arc::default(), uploads_max }
+    }
+
+    pub fn find(&self, holder: Holder) -> Arc<Share> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = known.get(&holder).and_then(Weak::upgrade) {
+            return share;
+        }
+        let share = Arc::new(Share {
+            holder: holder.clone(),
+            connections: Count::default(),
+            requests: Count::default(),
+            probation: Count::default(),
+            streams: Count::default(),
+            uploads: Semaphore::new(self.uploads_max),
+            known: self.known.clone(),
+        });
+        known.insert(holder, Arc::downgrade(&share));
+        share
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.known.lock().unwrap().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(user: &str) -> Holder {
+        Holder::principal(&Scope::user(TenantId::local(), user.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_share_is_one_per_holder_and_is_forgotten_with_its_last_reference() {
+        let shares = Shares::new(1);
+        let (one, two) = (shares.find(holder("ana")), shares.find(holder("ana")));
+        assert!(Arc::ptr_eq(&one, &two));
+        let bob = shares.find(holder("bob"));
+        assert_eq!(shares.len(), 2);
+        drop((one, bob));
+        assert_eq!(shares.len(), 1);
+        drop(two);
+        assert_eq!(shares.len(), 0);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share() {
+        let address = |text: &str| Holder::address(text.parse().unwrap());
+        assert_eq!(address("2001:db8::1"), address("2001:db8::2:3"));
+        assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
+        assert_eq!(address("::ffff:10.0.0.1"), address("10.0.0.1"));
+        assert_ne!(address("10.0.0.1"), address("10.0.0.2"));
+    }
+
+    #[test]
+    fn a_count_stops_at_its_limit_whatever_the_number_of_threads() {
+        let count = Count::default();
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| (0..100).filter(|_| count.take(50)).count());
+            }
+        });
+        assert_eq!(count.get(), 50);
+        count.give_back();
+        assert!(count.take(50) && !count.take(50));
+    }
+}

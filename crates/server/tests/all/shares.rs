@@ -1,0 +1,319 @@
+//! What one caller can hold of the server: a share of its connections and streams. Health checks, other callers and operators
+//! are served while one caller opens as many as it can.
+
+use std::time::Duration;
+
+use sapwood::core::port::keys::Grant;
+use sapwood_server::Settings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::house::{Ask, House};
+use crate::wire::{Answer, PATIENCE, open};
+
+const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
+const EVENTS: &str = "/v1/sessions/s/events";
+/// More than any of the servers in these tests takes.
+const ATTEMPTS: usize = 400;
+/// Connections of the servers in these tests: one principal gets a half, and a quarter as streams.
+const CONNECTIONS_MAX: usize = 16;
+
+fn small() -> Settings {
+    Settings { connections_max: CONNECTIONS_MAX, rate: None, ..Settings::default() }
+}
+
+fn get<'a>(path: &'a str, key: Option<&'a str>) -> Ask<'a> {
+    Ask { method: "GET", path, key, headers: &[], body: b"" }
+}
+
+type Opened = (Answer, BufReader<TcpStream>);
+
+async fn follow(house: &House, key: Option<&str>) -> Opened {
+    open(house.addr, &house.bytes_of(get(EVENTS, key))).await
+}
+
+/// Opens event streams until one is refused.
+async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
+    let mut streams = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let opened = follow(house, key).await;
+        if opened.0.status != 200 {
+            return (streams, opened);
+        }
+        streams.push(opened);
+    }
+    panic!("{} streams were opened, and none was refused", streams.len());
+}
+
+async fn assert_probes_answer(house: &House) {
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(house.ask(get(path, None)).await.status, 200, "{path}");
+    }
+}
+
+/// Whether a stream can be opened within the time that a test waits: a server sees a while later that a client is gone.
+async fn opens_in_time(house: &House, key: Option<&str>) -> Option<Opened> {
+    let again = async {
+        loop {
+            let opened = follow(house, key).await;
+            if opened.0.status == 200 {
+                return opened;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.ok()
+}
+
+async fn assert_refused(opened: Opened, status: u16, code: &str) {
+    let (head, mut reader) = opened;
+    let mut body = Vec::new();
+    reader.read_to_end(&mut body).await.unwrap();
+    let answer = Answer { body, ..head };
+    assert_eq!((answer.status, answer.code().as_str()), (status, code));
+    assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()));
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+}
+
+async fn metric(house: &House, name: &str) -> u64 {
+    let text = String::from_utf8(house.get("operator", "/metrics").await.body).unwrap();
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    line.trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_opens_its_share_of_event_streams_and_all_others_are_served() {
+    let house = House::open_with(small()).await;
+    house.shared_session("s").await;
+    let (streams, refused) = open_all(&house, Some("ana-reads")).await;
+    assert_eq!(streams.len(), CONNECTIONS_MAX / 4);
+    assert_refused(refused, 429, "share.exceeded").await;
+    assert_refused(follow(&house, Some("ana")).await, 429, "share.exceeded").await;
+    assert_probes_answer(&house).await;
+    assert_eq!(house.get("ana-reads", "/v1/sessions/s").await.status, 200, "what is not a stream is served");
+    let others: Vec<Opened> = vec![follow(&house, Some("rex")).await, follow(&house, Some("operator")).await];
+    assert!(others.iter().all(|(head, _)| head.status == 200), "other users' streams are opened");
+    assert_eq!(metric(&house, "sapwood_http_refused_total{reason=\"share\"}").await, 2);
+    assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64 / 4 + 2);
+    drop(streams);
+    assert!(opens_in_time(&house, Some("ana-reads")).await.is_some(), "what was closed can be opened again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_full_probes_and_operators_are_served() {
+    let (all, reserved) = (Some(CONNECTIONS_MAX), 3);
+    let settings = Settings {
+        connections_per_principal_max: all,
+        streams_per_principal_max: all,
+        operate_connections_reserved: reserved,
+        ..small()
+    };
+    let house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    let (streams, refused) = open_all(&house, Some("ana-reads")).await;
+    assert_eq!(streams.len(), CONNECTIONS_MAX);
+    assert_eq!(refused.0.header("connection"), Some("close"));
+    assert_refused(refused, 503, "server.full").await;
+    assert_refused(follow(&house, Some("rex")).await, 503, "server.full").await;
+    assert_refused(open(house.addr, &house.bytes_of(get("/openapi.json", None))).await, 503, "server.full")
+        .await;
+    assert_eq!(house.get("unknown", "/v1/sessions").await.status, 401, "a bad key is told so");
+    assert_probes_answer(&house).await;
+    assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64);
+    let (operated, refused) = open_all(&house, Some("operator")).await;
+    assert_eq!(operated.len(), reserved);
+    assert_refused(refused, 503, "server.full").await;
+    assert_probes_answer(&house).await;
+    drop(operated);
+    assert!(opens_in_time(&house, Some("operator")).await.is_some());
+    drop(streams);
+    assert!(opens_in_time(&house, Some("rex")).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operate_key_of_a_user_whose_share_is_taken_has_the_reserve() {
+    let mut house = House::open_with(Settings { operate_connections_reserved: 2, ..small() }).await;
+    house.shared_session("s").await;
+    house.add_key("ana-operates", "local", "ana", &[Grant::Operate], None).await;
+    let (streams, _) = open_all(&house, Some("ana-reads")).await;
+    let (operated, refused) = open_all(&house, Some("ana-operates")).await;
+    assert_eq!((streams.len(), operated.len()), (CONNECTIONS_MAX / 4, 2));
+    assert_refused(refused, 429, "share.exceeded").await;
+}
+
+/// An answered request on a connection that is kept alive.
+async fn keep_alive(house: &House, key: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(house.addr).await.unwrap();
+    let request = format!(
+        "GET /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\r\n",
+        house.key(key)
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_kept_alive_make_room_for_new_ones() {
+    let house = House::open_with(small()).await;
+    house.shared_session("s").await;
+    let mut idle = Vec::new();
+    for _ in 0..ATTEMPTS {
+        idle.push(keep_alive(&house, "ana-reads").await);
+    }
+    assert_probes_answer(&house).await;
+    assert_eq!(house.get("rex", "/v1/sessions/s").await.status, 200);
+    assert_eq!(follow(&house, Some("operator")).await.0.status, 200);
+    assert!(metric(&house, "sapwood_connections_closed_total").await > 0);
+    assert!(metric(&house, "sapwood_connections").await < ATTEMPTS as u64);
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(PATIENCE, idle[0].read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the oldest was closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_keep_no_one_out_of_a_server_that_is_full() {
+    let all = Some(CONNECTIONS_MAX);
+    let settings = Settings { connections_per_principal_max: all, streams_per_principal_max: all, ..small() };
+    let house = House::open_with(settings).await;
+    house.shared_session("s").await;
+    let (streams, _) = open_all(&house, Some("ana-reads")).await;
+    let mut silent = Vec::new();
+    for number in 0..ATTEMPTS {
+        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        if number % 2 == 0 {
+            let _ = stream.write_all(b"GET /v1/sessions HTTP/1.1\r\nhost: ").await;
+        }
+        silent.push(stream);
+        if number % 50 == 0 {
+            assert_probes_answer(&house).await;
+        }
+    }
+    assert_probes_answer(&house).await;
+    let mut operated = Vec::new();
+    for _ in 0..Settings::default().operate_connections_reserved {
+        operated.push(follow(&house, Some("operator")).await);
+    }
+    assert!(operated.iter().all(|(head, _)| head.status == 200), "N connections for operators");
+    drop(streams);
+    assert!(opens_in_time(&house, Some("rex")).await.is_some(), "silent connections take none of the places");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_not_sent_to_their_end_have_a_share_too() {
+    let house = House::open_with(small()).await;
+    house.shared_session("s").await;
+    let head = format!(
+        "POST /v1/sessions/s/entries HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n",
+        house.key("ana")
+    );
+    let mut slow = Vec::new();
+    for _ in 0..CONNECTIONS_MAX / 2 {
+        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100", "the body is asked for, so the request is in flight");
+        slow.push(stream);
+    }
+    let refused = open(house.addr, &house.bytes_of(get("/v1/sessions/s", Some("ana-reads")))).await;
+    assert_refused(refused, 429, "share.exceeded").await;
+    assert_eq!(house.get("rex", "/v1/sessions/s").await.status, 200);
+    assert_probes_answer(&house).await;
+    drop(slow);
+    let served = async {
+        while house.get("ana-reads", "/v1/sessions/s").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, served).await.expect("the share is free again");
+}
+
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<TcpStream>>;
+
+async fn open_socket(house: &House, key: &str) -> Result<Socket, (u16, String)> {
+    let mut request = format!("ws://{}/v1/sessions/s/ws", house.addr).into_client_request().unwrap();
+    request.headers_mut().insert("authorization", format!("Bearer {}", house.key(key)).parse().unwrap());
+    match tokio_tungstenite::connect_async(request).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(tokio_tungstenite::tungstenite::Error::Http(refused)) => {
+            let text = |name: &str| refused.headers()[name].to_str().unwrap().to_owned();
+            Err((refused.status().as_u16(), text("retry-after")))
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn websockets_count_for_the_share_until_they_are_closed() {
+    let house = House::open_with(small()).await;
+    house.shared_session("s").await;
+    let (mut sockets, mut refused) = (Vec::new(), None);
+    while sockets.len() < ATTEMPTS && refused.is_none() {
+        match open_socket(&house, "ana-reads").await {
+            Ok(socket) => sockets.push(socket),
+            Err(answer) => refused = Some(answer),
+        }
+    }
+    assert_eq!(sockets.len(), CONNECTIONS_MAX / 4);
+    assert_eq!(refused, Some((429, "5".to_owned())));
+    assert_refused(follow(&house, Some("ana-reads")).await, 429, "share.exceeded").await;
+    assert_probes_answer(&house).await;
+    assert!(open_socket(&house, "rex").await.is_ok());
+    assert!(metric(&house, "sapwood_connections ").await >= sockets.len() as u64, "an upgraded one is open");
+    drop(sockets);
+    assert!(opens_in_time(&house, Some("ana-reads")).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_keys_the_local_user_has_a_share_like_any_other() {
+    let house = House::bare(small()).await;
+    let ask = Ask { method: "POST", path: "/v1/sessions", key: None, headers: JSON, body: b"{\"id\":\"s\"}" };
+    assert_eq!(house.ask(ask).await.status, 201);
+    let (streams, refused) = open_all(&house, None).await;
+    assert_eq!(streams.len(), CONNECTIONS_MAX / 4);
+    assert_refused(refused, 429, "share.exceeded").await;
+    assert_probes_answer(&house).await;
+    assert_eq!(house.ask(get("/v1/sessions/s", None)).await.status, 200);
+    drop(streams);
+    assert!(opens_in_time(&house, None).await.is_some());
+}
+
+/// There are places for 32 uploads.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_uploads_of_one_key_leave_places_to_others() {
+    let house = House::open().await;
+    house.shared_session("s").await;
+    let head = format!(
+        "POST /v1/sessions/s/inputs?name=slow HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
+         content-length: 1000\r\n\r\nx",
+        house.key("ana")
+    );
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // All of them are in flight before another caller comes.
+    let taken = async {
+        while metric(&house, "sapwood_connections ").await < 40 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, taken).await.expect("the uploads have begun");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let upload = Ask {
+        method: "POST",
+        path: "/v1/sessions/s/inputs?name=quick",
+        key: Some("cole"),
+        headers: &[],
+        body: b"hello",
+    };
+    assert_eq!(house.ask(upload).await.status, 201);
+}
