@@ -8,6 +8,8 @@ mod blobs;
 mod jsonl;
 #[path = "all/jsonl_files.rs"]
 mod jsonl_files;
+#[path = "all/leases.rs"]
+mod leases;
 #[path = "all/memory.rs"]
 mod memory;
 #[path = "all/postgres.rs"]

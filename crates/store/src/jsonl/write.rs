@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sapwood_core::port::store::{
-    Append, Appended, AuditAction, AuditNote, Created, Fork, Lease, NewSession, Result,
+    Append, Appended, AuditAction, AuditNote, Created, Fork, NewSession, Result,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -19,6 +19,7 @@ use super::header::BaseRef;
 use super::lease;
 use super::tenant::{FORKS_DEEP_MAX, TenantDir};
 use crate::admit::admit;
+use crate::lease::StoredLease;
 use crate::logbook::{Logbook, Plan, Planned, Shelf, place_kept, row_of};
 use crate::rules::damaged;
 
@@ -81,8 +82,8 @@ impl TenantDir {
         let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
         file.length_if_current()?.ok_or_else(missing)?;
         self.cut_torn(&mut book)?;
-        book.log.lease = lease::read(&self.layout, &file.stem, &append.session)?;
-        let plan = book.log.plan(scope, &append, |blob| usable.contains(blob));
+        book.log.lease = lease::read(&self.layout, &file.stem)?;
+        let plan = book.log.plan(scope, &append, &*self.lease_clock, |blob| usable.contains(blob));
         let appended = match plan {
             Ok(Plan::Write(planned)) => {
                 // A book whose write failed is not kept: what is on disk counts.
@@ -111,9 +112,9 @@ impl TenantDir {
         append: Append,
         usable: &HashSet<BlobHash>,
     ) -> Result<Appended> {
-        let persist_from = self.options.persist_from;
+        let (persist_from, clock) = (self.options.persist_from, self.lease_clock.clone());
         let book = self.open(&append.session)?;
-        let planned = match book.log.plan(scope, &append, |blob| usable.contains(blob))? {
+        let planned = match book.log.plan(scope, &append, &*clock, |blob| usable.contains(blob))? {
             Plan::Answered(first) => return Ok(first),
             Plan::Write(planned) => planned,
         };
@@ -208,7 +209,7 @@ impl TenantDir {
         &mut self,
         scope: &Scope,
         session: &SessionId,
-        change: impl FnOnce(Option<&Lease>) -> Result<(Option<Lease>, T)>,
+        change: impl FnOnce(Option<&StoredLease>) -> Result<(Option<StoredLease>, T)>,
     ) -> Result<T> {
         let (durability, layout) = (self.options.durability, self.layout.clone());
         let book = self.open_for(scope, session, Right::Write)?;
@@ -220,7 +221,7 @@ impl TenantDir {
         let handle = file.handle()?;
         let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
         file.length_if_current()?.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
-        let (lease, answer) = change(lease::read(&layout, &file.stem, session)?.as_ref())?;
+        let (lease, answer) = change(lease::read(&layout, &file.stem)?.as_ref())?;
         if let Some(lease) = lease {
             lease::write(&layout, &file.stem, &lease, durability)?;
         }

@@ -23,8 +23,8 @@ struct Layout {
 }
 
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
@@ -34,6 +34,7 @@ const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
+const NINTH: Script = &[LEASE_TERMS];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -103,6 +104,15 @@ INSERT INTO session_audit
   SELECT session, key FROM audit a
   WHERE session NOT NULL AND key <= (SELECT max(key) FROM audit WHERE key < ((a.key >> 40) + 1) << 40) / 4096 * 4096
   ORDER BY session, key;
+";
+
+/// When a lease was taken, by the time since which boot, and for how long. `timed_fence` is the fence of the lease that the
+/// other three describe: a process of an earlier build that is still running changes the older columns alone.
+const LEASE_TERMS: &str = "
+ALTER TABLE leases ADD COLUMN boot TEXT;
+ALTER TABLE leases ADD COLUMN taken_ms INTEGER;
+ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
+ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
 ";
 
 /// What has not changed since the first layout, or is changed by a later part of it.
