@@ -127,9 +127,7 @@ fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     }
     let moves_leaf = |kind: Kind| kind.stance() == Stance::InTree || kind == Kind::LeafMoved;
     match lease {
-        Some(lease)
-            if lease.is_live() && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) =>
-        {
+        Some(lease) if lease.is_live() && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) => {
             Err(lease.refuse())
         }
         _ => Ok(()),

@@ -12,6 +12,8 @@ mod jsonl_files;
 mod leases;
 #[path = "all/memory.rs"]
 mod memory;
+#[path = "all/openings.rs"]
+mod openings;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/postgres_faults.rs"]

@@ -75,16 +75,14 @@ async fn run(harness: &impl Harness, seed: u64) {
     }
     let seen = Arc::new(Seen::default());
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|number| {
-            Client {
-                store: stores[number as usize % 2].clone(),
-                sessions: sessions.clone(),
-                seen: seen.clone(),
-                name: format!("c{number}"),
-                dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
-                leases: HashMap::new(),
-                notes: Notes::default(),
-            }
+        .map(|number| Client {
+            store: stores[number as usize % 2].clone(),
+            sessions: sessions.clone(),
+            seen: seen.clone(),
+            name: format!("c{number}"),
+            dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
+            leases: HashMap::new(),
+            notes: Notes::default(),
         })
         .collect();
     let notes = run_clients(harness, clients);

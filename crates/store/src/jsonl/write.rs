@@ -25,14 +25,8 @@ use crate::rules::damaged;
 
 impl TenantDir {
     pub fn create(&mut self, scope: &Scope, new: NewSession) -> Result<Created> {
-        match self.open(&new.id) {
-            Ok(book) => {
-                let exists = |_| StoreError::Exists { session: new.id.clone() };
-                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
-                return Ok(Created::Existed);
-            }
-            Err(StoreError::NoSession { .. }) => {}
-            Err(error) => return Err(error),
+        if let Some(existed) = self.find_created(scope, &new.id)? {
+            return Ok(existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
         let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
@@ -40,10 +34,33 @@ impl TenantDir {
         book.deferred.push(audit::line(scope.principal.clone(), note, new.now));
         let id = book.log.summary.id.clone();
         self.insert_pending(book);
-        if self.options.persist_from == PersistFrom::Creation {
-            self.persist(&id, None, None)?;
+        if self.options.persist_from != PersistFrom::Creation {
+            return Ok(Created::New);
         }
-        Ok(Created::New)
+        match self.persist(&id, None, None) {
+            Ok(()) => Ok(Created::New),
+            Err(error) => {
+                // What could not be written must not hide what another process wrote meanwhile.
+                self.books.remove(&id);
+                match error {
+                    StoreError::Exists { .. } => self.find_created(scope, &id)?.ok_or(error),
+                    error => Err(error),
+                }
+            }
+        }
+    }
+
+    /// The answer to making a session that is there already, for a caller who may read it.
+    fn find_created(&mut self, scope: &Scope, session: &SessionId) -> Result<Option<Created>> {
+        match self.open(session) {
+            Ok(book) => {
+                let exists = |_| StoreError::Exists { session: session.clone() };
+                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
+                Ok(Some(Created::Existed))
+            }
+            Err(StoreError::NoSession { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub fn append(&mut self, scope: &Scope, append: Append) -> Result<Appended> {

@@ -2,10 +2,10 @@
 //! fails has written nothing, so one caller's mistake never costs the others of its group their commit.
 
 use rusqlite::{OptionalExtension, params};
+use sapwood_core::Scope;
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::Scope;
 
 use super::audit::write_line;
 use super::blob;
