@@ -44,5 +44,6 @@ mod damage;
 mod disk;
 mod keychain;
 mod kill;
+mod leases;
 mod library;
 mod power;
