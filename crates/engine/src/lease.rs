@@ -38,13 +38,8 @@ impl Engine {
         let holder = format!("{:032x}", self.clock.random());
         let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
         let (tell_lost, lost) = watch::channel(false);
-        let renewal = tokio::spawn(renew(
-            self.store.clone(),
-            scope.clone(),
-            session.clone(),
-            holder,
-            tell_lost,
-        ));
+        let renewal =
+            tokio::spawn(renew(self.store.clone(), scope.clone(), session.clone(), holder, tell_lost));
         Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
     }
 

@@ -77,7 +77,7 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
                 let said = String::from_utf8_lossy(&ran.stderr);
                 assert!(ran.status.success(), "{scheme}, round {round}: {said}");
             }
-            let sessions = world.lines(&["list"]).len();
+            let sessions = world.lines(&["ls"]).len();
             assert_eq!(sessions, if round % 2 == 0 { 8 } else { 1 }, "{scheme}, round {round}");
             assert_healthy(&world);
         }
