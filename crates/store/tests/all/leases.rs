@@ -104,6 +104,7 @@ fn a_lease_that_was_taken_before_a_restart_of_the_machine_is_over() {
     }
 }
 
+type Open = fn(&TempDir, &Arc<ManualClock>) -> Arc<dyn Store>;
 /// Writes a lease as the build before this one did: with a time of the wall clock, and nothing else.
 type WriteOld = fn(&TempDir, i64);
 
@@ -128,8 +129,7 @@ fn write_old_file(dir: &TempDir, expires_at: i64) {
 
 #[test]
 fn a_lease_of_an_earlier_build_blocks_for_the_longest_ttl_at_most() {
-    let stores: [(fn(&TempDir, &Arc<ManualClock>) -> Arc<dyn Store>, WriteOld); 2] =
-        [(sqlite, write_old_row), (jsonl, write_old_file)];
+    let stores: [(Open, WriteOld); 2] = [(sqlite, write_old_row), (jsonl, write_old_file)];
     for (open, write_old) in stores {
         let (dir, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
         block_on(async {
