@@ -167,6 +167,24 @@ fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
 }
 
 #[test]
+fn a_lease_of_the_layout_before_terms_is_kept_without_one() {
+    const EIGHT: Layout =
+        Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH] };
+    let dir = tempfile::tempdir().unwrap();
+    let (path, conn) = file(&dir);
+    bring_up(&conn, &path, OLD).unwrap();
+    bring_up(&conn, &path, EIGHT).unwrap();
+    let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
+        INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0);
+        INSERT INTO leases VALUES (1, 'old', 7, 1900000000000);";
+    conn.execute_batch(rows).unwrap();
+    migrate(&conn, &path).unwrap();
+    let kept =
+        "SELECT count(*) FROM leases WHERE fence = 7 AND expires_at = 1900000000000 AND timed_fence IS NULL";
+    assert_eq!(count(&conn, kept), 1);
+}
+
+#[test]
 fn a_new_file_is_laid_out_as_the_steps_would_have_left_it() {
     let objects = |layouts: &[Layout]| {
         let dir = tempfile::tempdir().unwrap();
