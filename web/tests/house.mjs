@@ -10,8 +10,9 @@ import { chromium } from "playwright-core";
 const here = dirname(fileURLToPath(import.meta.url));
 const BINARY = process.env.SAPWOOD_BIN ?? join(here, "../../target/debug/sapwood");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-const READY_MS_MAX = 30_000;
-const LEASED_TRIES_MAX = 60;
+/** How long a journey waits for anything: on a busy machine everything takes long, and nothing takes this long. */
+const WAIT_MS_MAX = 120_000;
+const LEASED_TRIES_MAX = 600;
 const MAKERS = 64;
 
 const AGENT = `id: helper
@@ -55,7 +56,7 @@ export class House {
     this.url = await new Promise((resolve, reject) => {
       const timer = setTimeout(
         () => reject(new Error(`the server never came up: ${this.errors}`)),
-        READY_MS_MAX,
+        WAIT_MS_MAX,
       );
       this.server.stdout.on("data", (text) => {
         const line = String(text).split("\n")[0];
@@ -112,7 +113,7 @@ export class House {
 
   /** Waits until no turn is open. */
   async quiet(session) {
-    for (let tries = 0; tries < 400; tries++) {
+    for (let tries = 0; tries < 2_400; tries++) {
       const summary = await this.api("GET", `/v1/sessions/${session}`);
       if (!summary.open_turn) return summary;
       await new Promise((resolve) => setTimeout(resolve, 50));
@@ -152,7 +153,7 @@ export class House {
       args: ["--no-sandbox", "--disable-dev-shm-usage"],
     });
     const context = await this.browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
-    context.setDefaultTimeout(15_000);
+    context.setDefaultTimeout(WAIT_MS_MAX);
     const page = await context.newPage();
     page.faults = [];
     page.on("pageerror", (error) => page.faults.push(String(error)));

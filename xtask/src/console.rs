@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::install;
+use crate::report::{self, Tests};
+use crate::{install, run};
 
 /// Installs what the console needs and builds it. The next `cargo build` puts it into the binary.
 pub fn build(root: &Path) -> Result<()> {
@@ -23,15 +24,30 @@ pub fn check(root: &Path) -> Result<()> {
     if fs::read(&generated)? != before {
         bail!("web/src/api.gen.ts was not generated from crates/server/openapi.json: it is now, commit it");
     }
-    npm(root, &["run", "check"], &[])?;
-    npm(root, &["test", "--", "unit"], &[])
+    npm(root, &["run", "check"], &[])
+}
+
+/// What is pure in the console.
+pub fn test_units(root: &Path) -> Result<Tests> {
+    npm_tests(root, "unit", &[])
 }
 
 /// The journeys, against the binary that the tests have built.
-pub fn walk(root: &Path) -> Result<()> {
+pub fn walk(root: &Path) -> Result<Tests> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let binary = target.join("debug/sapwood");
-    npm(root, &["test", "--", "journeys"], &[("SAPWOOD_BIN", &binary)])
+    npm_tests(root, "journeys", &[("SAPWOOD_BIN", &binary)])
+}
+
+fn npm_tests(root: &Path, which: &str, environment: &[(&str, &Path)]) -> Result<Tests> {
+    let mut command = Command::new("npm");
+    command.args(["test", "--", which]).current_dir(root.join("web")).envs(environment.iter().copied());
+    let ran = run::show(&mut command)?;
+    let tests = report::read_node(&ran.lines);
+    if !ran.succeeded && tests.failed.is_empty() {
+        bail!("npm test {which} failed, and named no test");
+    }
+    Ok(tests)
 }
 
 /// Only when the list of them is newer than what is there.

@@ -4,18 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sapwood_core::port::clock::Clock;
-use sapwood_core::port::store::{Lease, Store, StoreError};
+use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Store, StoreError};
 use sapwood_core::{Scope, SessionId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::{Engine, EngineError, Result};
 
 /// How long a lease lives when nobody renews it: what others wait after a crash.
 pub const LEASE_TTL_MS: i64 = 4_000;
+const _: () = assert!(LEASE_TTL_MS <= LEASE_TTL_MS_MAX);
 /// How often it is renewed. Several times per life, so that one slow write does not cost it.
 const RENEW_INTERVAL: Duration = Duration::from_millis(1_200);
+/// How long a caller waits for a lease: a little longer than one lives that is not renewed.
+const WAIT_MAX: Duration = Duration::from_millis(LEASE_TTL_MS.cast_unsigned() + 1_000);
 /// How often a waiting caller looks whether the lease is free.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -33,26 +36,19 @@ impl Engine {
     /// Takes the lease, or says who has it.
     pub(crate) async fn take_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         let holder = format!("{:032x}", self.clock.random());
-        let now = self.clock.now();
-        let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS, now).await?;
+        let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
         let (tell_lost, lost) = watch::channel(false);
-        let renewal = tokio::spawn(renew(
-            self.store.clone(),
-            self.clock.clone(),
-            scope.clone(),
-            session.clone(),
-            holder,
-            tell_lost,
-        ));
+        let renewal =
+            tokio::spawn(renew(self.store.clone(), scope.clone(), session.clone(), holder, tell_lost));
         Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
     }
 
     /// Takes the lease as soon as it is free, and gives up after the life of one: then its holder is alive.
     pub(crate) async fn await_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
-        let deadline = self.clock.now().0 + LEASE_TTL_MS + 1_000;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             match self.take_hold(scope, session).await {
-                Err(EngineError::Store(StoreError::Leased { .. })) if self.clock.now().0 < deadline => {
+                Err(EngineError::Store(StoreError::Leased { .. })) if Instant::now() < deadline => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 answer => return answer,
@@ -84,7 +80,6 @@ impl Drop for Hold {
 
 async fn renew(
     store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
     scope: Scope,
     session: SessionId,
     holder: String,
@@ -92,7 +87,7 @@ async fn renew(
 ) {
     loop {
         tokio::time::sleep(RENEW_INTERVAL).await;
-        let renewed = store.take_lease(&scope, &session, &holder, LEASE_TTL_MS, clock.now()).await;
+        let renewed = store.take_lease(&scope, &session, &holder, LEASE_TTL_MS).await;
         // Other failures may pass; if they do not, the fence decides.
         if matches!(renewed, Err(StoreError::Leased { .. } | StoreError::NoSession { .. })) {
             let _ = tell_lost.send(true);

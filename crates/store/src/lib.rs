@@ -9,6 +9,7 @@ mod decode;
 #[cfg(feature = "bench")]
 pub mod floor;
 pub mod jsonl;
+pub mod lease;
 mod logbook;
 mod match_text;
 mod memories;

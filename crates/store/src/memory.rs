@@ -25,6 +25,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
+use crate::lease::{self, BootClock, LeaseClock, StoredLease};
 use crate::logbook::{Chance, Logbook, Searching, address, check_only, locate};
 use crate::pieces::{Cutter, End, slice};
 use crate::rules;
@@ -36,6 +37,7 @@ pub const SESSIONS_MAX_DEFAULT: usize = 128;
 pub struct MemoryStore {
     sessions_max: usize,
     chance: Option<Chance>,
+    lease_clock: Arc<dyn LeaseClock>,
     state: Mutex<State>,
 }
 
@@ -60,7 +62,17 @@ impl MemoryStore {
 
     /// A store that keeps at most so many sessions, over all tenants.
     pub fn with_cap(sessions_max: usize) -> Self {
-        Self { sessions_max: sessions_max.max(1), chance: None, state: Mutex::default() }
+        Self {
+            sessions_max: sessions_max.max(1),
+            chance: None,
+            lease_clock: Arc::new(BootClock::default()),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Lets leases go by another clock, which a test can move.
+    pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
+        Self { lease_clock, ..self }
     }
 
     /// Takes the random bits of entries' ids from here, so that a simulation can write the same log again.
@@ -199,7 +211,7 @@ impl Log for MemoryStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         let mut state = self.lock();
         let used = state.next_use();
-        state.tenant(scope).append(scope, append, used)
+        state.tenant(scope).append(scope, append, used, &*self.lease_clock)
     }
 
     async fn read_after(
@@ -260,19 +272,21 @@ impl Leases for MemoryStore {
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease> {
         self.with_book(scope, session, Right::Write, |book| {
-            let lease = rules::next_lease(book.lease.as_ref(), session, holder, ttl_ms, now)?;
-            book.lease = Some(lease.clone());
+            let now = self.lease_clock.read();
+            let last = book.lease.as_ref().map(|last| last.at(&now));
+            let lease = lease::next_lease(last, session, holder, ttl_ms)?;
+            book.lease = Some(StoredLease::taken(&lease, &now));
             Ok(lease)
         })
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
         self.with_book(scope, &lease.session, Right::Write, |book| {
-            if let Some(released) = rules::released_lease(book.lease.as_ref(), lease) {
-                book.lease = Some(released);
+            let now = self.lease_clock.read();
+            if book.lease.as_ref().is_some_and(|last| last.at(&now).is(lease)) {
+                book.lease = Some(StoredLease::released(lease));
             }
             Ok(())
         })

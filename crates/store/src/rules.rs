@@ -1,5 +1,5 @@
-//! The rules every store keeps, as pure functions of what the store looked up: who may append what, who gets a lease,
-//! how lists are cut into pages. SQLite calls the same ones inside its transaction.
+//! The rules every store keeps, as pure functions of what the store looked up: who may append what, how lists are cut
+//! into pages. SQLite calls the same ones inside its transaction.
 
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
@@ -7,8 +7,8 @@ use std::cmp::{Ordering, Reverse};
 use sapwood_core::entry::{Kind, Meta, SessionState, Stance, codec};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, Lease,
-    ListFilter, ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
+    APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, ListFilter,
+    ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::wanted::Wanted;
@@ -19,12 +19,11 @@ use sapwood_core::{
 use serde::Serialize;
 
 use crate::admit::admit;
+use crate::lease::LastLease;
 use crate::match_text::Query;
 
 /// Longest idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Longest name of a lease's holder, in bytes.
-pub const HOLDER_BYTES_MAX: usize = 256;
 /// Longest search, in bytes.
 pub const QUERY_BYTES_MAX: usize = 4 << 10;
 /// Rows of a page when the caller names no limit.
@@ -87,7 +86,12 @@ pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
 /// Everything that can be said about an append before its entries are placed: rights, limits, archive, head (I5),
 /// fence. A store looks for the idempotency key between [`admit`] and this, so that a repetition is answered even
 /// though the head has moved on.
-pub fn check_append(scope: &Scope, summary: &Summary, append: &Append, lease: Option<&Lease>) -> Result<()> {
+pub fn check_append(
+    scope: &Scope,
+    summary: &Summary,
+    append: &Append,
+    lease: Option<LastLease<'_>>,
+) -> Result<()> {
     admit(scope, summary, right_needed(summary, &append.drafts))?;
     check_size(append)?;
     check_archived(summary, &append.drafts)?;
@@ -138,18 +142,15 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
 
 /// The fence must be the last one that was given out, whether or not its time is over: as long as nobody took the lease
 /// since, nobody else wrote. Without a fence, a live lease guards the leaf.
-fn check_fence(append: &Append, lease: Option<&Lease>) -> Result<()> {
+fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     if let Some(given) = append.fence {
         let current = lease.map_or(0, |lease| lease.fence);
         return if given == current { Ok(()) } else { Err(StoreError::StaleFence { given, current }) };
     }
     let moves_leaf = |kind: Kind| kind.stance() == Stance::InTree || kind == Kind::LeafMoved;
     match lease {
-        Some(lease)
-            if is_live(lease, append.now)
-                && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) =>
-        {
-            Err(leased(lease, append.now))
+        Some(lease) if lease.is_live() && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) => {
+            Err(lease.refuse())
         }
         _ => Ok(()),
     }
@@ -162,49 +163,6 @@ pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
         return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
     }
     Ok(json)
-}
-
-pub fn is_live(lease: &Lease, now: TimestampMs) -> bool {
-    lease.expires_at > now
-}
-
-fn leased(lease: &Lease, now: TimestampMs) -> StoreError {
-    StoreError::Leased {
-        holder: lease.holder.clone(),
-        remaining_ms: lease.expires_at.0.saturating_sub(now.0),
-    }
-}
-
-/// The lease that `holder` gets after `current`, which is kept even when it was released or is over: fences never go
-/// back. Whoever holds a live one renews it and keeps its fence; anything else is a new fence.
-pub fn next_lease(
-    current: Option<&Lease>,
-    session: &SessionId,
-    holder: &str,
-    ttl_ms: i64,
-    now: TimestampMs,
-) -> Result<Lease> {
-    if holder.is_empty() || ttl_ms <= 0 {
-        let why = "it needs a holder and a time to live above zero".to_owned();
-        return Err(StoreError::Invalid { what: "a lease", why });
-    }
-    if holder.len() > HOLDER_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "the name of a lease's holder", limit: HOLDER_BYTES_MAX });
-    }
-    let fence = match current {
-        Some(lease) if is_live(lease, now) && lease.holder == holder => lease.fence,
-        Some(lease) if is_live(lease, now) => return Err(leased(lease, now)),
-        Some(lease) => lease.fence + 1,
-        None => 1,
-    };
-    let expires_at = TimestampMs(now.0.saturating_add(ttl_ms));
-    Ok(Lease { session: session.clone(), holder: holder.to_owned(), fence, expires_at })
-}
-
-/// What remains of a lease when its holder gives it back; `None` if the holder has lost it already, which is no error.
-pub fn released_lease(current: Option<&Lease>, given: &Lease) -> Option<Lease> {
-    let lease = current.filter(|lease| lease.fence == given.fence && lease.holder == given.holder)?;
-    Some(Lease { expires_at: TimestampMs(i64::MIN), ..lease.clone() })
 }
 
 /// An entry that a path or a fork was asked for, and that is not in the tree.

@@ -8,8 +8,12 @@ mod blobs;
 mod jsonl;
 #[path = "all/jsonl_files.rs"]
 mod jsonl_files;
+#[path = "all/leases.rs"]
+mod leases;
 #[path = "all/memory.rs"]
 mod memory;
+#[path = "all/openings.rs"]
+mod openings;
 #[path = "all/postgres.rs"]
 mod postgres;
 #[path = "all/postgres_faults.rs"]

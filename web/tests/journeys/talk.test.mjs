@@ -115,8 +115,8 @@ test("a turn whose process died is carried on by the next server", async () => {
   const { port } = new URL(house.url);
   await house.stop("SIGKILL");
   await house.start(`127.0.0.1:${port}`);
-  await page.getByText("live", { exact: true }).waitFor({ timeout: 30_000 });
-  await page.locator('[data-live="streaming"]').waitFor({ timeout: 30_000 });
+  await page.getByText("live", { exact: true }).waitFor();
+  await page.locator('[data-live="streaming"]').waitFor();
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByText("turn cancelled").waitFor();
   const seen = await feedOf(page);

@@ -64,6 +64,26 @@ fn eight_processes_make_one_store_and_write_eight_sessions_in_it() {
     assert_healthy(&world);
 }
 
+#[test]
+fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
+    for (scheme, rounds) in [("sqlite", 12), ("jsonl", 12), ("postgres", 2)] {
+        for round in 0..rounds {
+            let world = World::new(scheme);
+            // Half of the rounds make one session of eight, the others eight.
+            let id = |number: usize| if round % 2 == 0 { format!("s{number}") } else { "same".to_owned() };
+            let running: Vec<_> = (0..8).map(|number| world.spawn(&["new", "--id", &id(number)])).collect();
+            for process in running {
+                let ran = process.wait_with_output().unwrap();
+                let said = String::from_utf8_lossy(&ran.stderr);
+                assert!(ran.status.success(), "{scheme}, round {round}: {said}");
+            }
+            let sessions = world.lines(&["ls"]).len();
+            assert_eq!(sessions, if round % 2 == 0 { 8 } else { 1 }, "{scheme}, round {round}");
+            assert_healthy(&world);
+        }
+    }
+}
+
 /// Runs a few writers at the same time; each returns what it was told.
 fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> {
     scope(|threads| {

@@ -1,7 +1,6 @@
 //! The event stream: what was, and what comes from another process.
 
 use std::io::{BufRead, BufReader};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -41,9 +40,7 @@ fn a_follower_sees_what_another_process_writes_once_and_in_order() {
         assert_eq!(next(), 1);
         for expected in 2..=5 {
             world.say(&session, &["u:more"]);
-            let begun = Instant::now();
             assert_eq!(next(), expected);
-            assert!(begun.elapsed() < Duration::from_secs(5));
         }
         end_quietly(child);
     });

@@ -46,5 +46,6 @@ mod damage;
 mod disk;
 mod keychain;
 mod kill;
+mod leases;
 mod library;
 mod power;

@@ -180,7 +180,7 @@ fn a_server_learns_from_sessions_that_have_been_idle() {
         std::fs::write(world.path("idle.jsonl"), text).unwrap();
         world.ok(&["import", world.path("idle.jsonl").to_str().unwrap()]);
         let mut server = world.spawn(&["serve", "--addr", "127.0.0.1:0"]);
-        let learned = (0..200).any(|_| {
+        let learned = (0..1_200).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(100));
             !world.lines(&["memory", "ls"]).is_empty()
         });

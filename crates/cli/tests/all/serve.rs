@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::harness::World;
 
 /// How long a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Served {
     pub child: Child,
@@ -50,7 +50,7 @@ pub fn open(
     body: &str,
 ) -> std::io::Result<(u16, BufReader<TcpStream>)> {
     let mut stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let mut text =
         format!("{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n");
     for (name, value) in headers {

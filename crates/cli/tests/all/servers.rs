@@ -5,7 +5,7 @@
 use std::io::BufRead;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const FREEZES: u64 = 2;
 /// Longer than the turn takes when nobody disturbs it.
 const TURN_MS: u64 = 1_500;
 /// How long an undisturbed look at anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The life of a lease.
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -149,7 +149,7 @@ fn what_one_server_asks_is_answered_through_another() {
 }
 
 /// Reads a session's events from whichever server answers, and goes on at the other where it left off when one does not.
-fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>) -> Vec<u64> {
+fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen: &AtomicU64) -> Vec<u64> {
     let mut seen: Vec<u64> = Vec::new();
     for turn in 0.. {
         if stop.load(Ordering::SeqCst) {
@@ -168,7 +168,9 @@ fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>) -> Vec<u64
         let mut line = String::new();
         while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) && !stop.load(Ordering::SeqCst) {
             if let Some(id) = line.strip_prefix("id:") {
-                seen.push(id.trim().parse().unwrap());
+                let id = id.trim().parse().unwrap();
+                seen.push(id);
+                last_seen.store(id, Ordering::SeqCst);
             }
             line.clear();
         }
@@ -211,15 +213,25 @@ fn seed() -> u64 {
     seed
 }
 
+/// Waits until the reader has seen the whole log.
+fn await_reader(last_seen: &AtomicU64, length: u64) {
+    let began = Instant::now();
+    while last_seen.load(Ordering::SeqCst) < length {
+        let seen = last_seen.load(Ordering::SeqCst);
+        assert!(began.elapsed() < PATIENCE, "the reader saw {seen} of {length} events");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
 /// One round: a turn on the first server, a reader, and something that happens to the first server after a while.
 fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut Served)) {
     let (mut one, two) = (house.serve(), house.serve());
     let session = house.session(name);
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, last_seen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let addrs = vec![one.addr.clone(), two.addr.clone()];
     let reader = std::thread::spawn({
-        let (session, stop) = (session.clone(), stop.clone());
-        move || follow(addrs, session, stop)
+        let (session, stop, last_seen) = (session.clone(), stop.clone(), last_seen.clone());
+        move || follow(addrs, session, stop, &last_seen)
     });
     let turn = begin(&one, &session);
     std::thread::sleep(moment);
@@ -229,6 +241,7 @@ fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut S
     let length = house.events(&session).len();
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(house.events(&session).len(), length, "whoever lost the session wrote nothing more");
+    await_reader(&last_seen, length as u64);
     stop.store(true, Ordering::SeqCst);
     check_whole(house, &session, &reader.join().unwrap());
 }

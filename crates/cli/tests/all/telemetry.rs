@@ -12,6 +12,9 @@ use crate::harness::{Ran, World};
 /// A name that only the session knows: it is in the directory the tool lists, and so in the tool's output.
 const SECRET_NAME: &str = "heartwood-notes.txt";
 
+/// A command that does not wait for its collector is done by then, also on a busy machine.
+const HELD_UP: Duration = Duration::from_secs(60);
+
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// The path and body of each request; it ends with the listener's thread.
@@ -176,7 +179,7 @@ fn a_collector_that_is_away_or_silent_or_misspelt_fails_no_command_and_holds_non
         let began = Instant::now();
         let ran = chat(&world, &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
         assert_eq!(ran.status, Some(0), "{endpoint}: {}", ran.stderr);
-        assert!(began.elapsed() < Duration::from_secs(8), "{endpoint}: {:?}", began.elapsed());
+        assert!(began.elapsed() < HELD_UP, "{endpoint}: {:?}", began.elapsed());
         assert_eq!(trace_ids(&world).len(), 1, "{endpoint}");
     }
 }

@@ -11,7 +11,7 @@ use crate::harness::{World, on_each_store};
 use crate::serve::{ask, open, serve, serve_with};
 
 /// How long a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Servers that are killed in the middle of something.
 const KILLS: u64 = 6;
 
@@ -165,6 +165,8 @@ fn a_second_firing_waits_or_is_left_out() {
     for (conflict, outcomes) in [("queue", 3), ("skip", 1)] {
         let world = World::new("sqlite");
         configure_slow(&world, &format!("conflict = \"{conflict}\"\n"));
+        // The first turn lasts until the others were fired.
+        std::fs::write(world.path("add.sh"), "until [ -e fired ]; do sleep 0.05; done\n").unwrap();
         let served = serve(&world, "127.0.0.1:0");
         await_that("the trigger", || {
             ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
@@ -177,6 +179,8 @@ fn a_second_firing_waits_or_is_left_out() {
             ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
         });
         let _ = (fire(&served.addr, 1), fire(&served.addr, 2));
+        await_that("both are noticed", || notes(&world, "job", "due").len() == 3);
+        std::fs::write(world.path("fired"), "").unwrap();
         await_that("the rest", || {
             trigger(&world, "job")["waiting"] == 0 && trigger(&world, "job")["running"] == 0
         });
@@ -198,7 +202,7 @@ fn a_second_firing_waits_or_is_left_out() {
 fn firings_close_together_become_one() {
     let world = World::new("sqlite");
     world.configure(
-        "[[triggers]]\nname = \"job\"\nwebhook = {}\nprompt = \"{{payload.n}}\"\ndebounce_ms = 1500\n",
+        "[[triggers]]\nname = \"job\"\nwebhook = {}\nprompt = \"{{payload.n}}\"\ndebounce_ms = 6000\n",
     );
     let served = serve(&world, "127.0.0.1:0");
     await_that("the trigger", || {

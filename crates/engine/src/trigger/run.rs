@@ -86,7 +86,7 @@ impl Runner {
             let pause_ms = self.tick(Looking::No).await?;
             if self.state.open.is_empty() {
                 self.release().await;
-                return Ok(Drained::Done(self.state));
+                return Ok(Drained::Done(Box::new(self.state)));
             }
             if self.hold.is_none() && self.engine.clock.now().0 > deadline {
                 return Ok(Drained::Elsewhere);
@@ -236,7 +236,7 @@ impl Runner {
 /// What became of draining.
 #[derive(Debug)]
 pub enum Drained {
-    Done(TriggerState),
+    Done(Box<TriggerState>),
     /// Another process does it.
     Elsewhere,
 }

@@ -103,7 +103,7 @@ impl Engine {
 
     /// Sessions with an open turn that nobody holds, as far as the store can tell.
     async fn abandoned_turns(&self) -> Result<Vec<(TenantId, SessionId)>> {
-        if let Some(found) = self.store.abandoned_turns(self.clock.now(), TAKEN_MAX).await? {
+        if let Some(found) = self.store.abandoned_turns(TAKEN_MAX).await? {
             return Ok(found);
         }
         let mut found = Vec::new();

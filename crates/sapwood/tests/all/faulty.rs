@@ -230,10 +230,9 @@ impl Leases for Faulty {
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease> {
         self.before().await?;
-        let answer = self.inner.take_lease(scope, session, holder, ttl_ms, now).await;
+        let answer = self.inner.take_lease(scope, session, holder, ttl_ms).await;
         if let (Ok(lease), Some(sabotage)) = (&answer, &self.sabotage) {
             sabotage.note_lease(lease);
         }

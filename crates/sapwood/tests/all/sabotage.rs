@@ -10,6 +10,7 @@ use sapwood::core::tree::Head;
 use sapwood::core::{EntryId, Scope, StoreError};
 use sapwood::store::memory::MemoryStore;
 use sapwood::{Seq, SessionId};
+use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on, history};
 
 use super::faulty::{Dice, Fate, Faulty};
@@ -107,12 +108,12 @@ fn simulation_says(fault: Fault) -> Option<String> {
     })
 }
 
-struct Broken(Fault);
+struct Broken(Fault, Arc<ManualClock>);
 
 impl Harness for Broken {
     async fn open(&self) -> Arc<dyn Store> {
         Arc::new(Faulty {
-            inner: Arc::new(MemoryStore::with_cap(1_000)),
+            inner: Arc::new(MemoryStore::with_cap(1_000).with_lease_clock(self.1.clone())),
             fate: Fate::new(Dice::new(1), 0),
             written: Arc::default(),
             sabotage: Some(Arc::new(Sabotage::new(self.0, 1))),
@@ -121,11 +122,15 @@ impl Harness for Broken {
     fn persists(&self) -> bool {
         false
     }
+    fn pass_time(&self, ms: i64) {
+        self.1.pass(ms);
+    }
 }
 
 /// What the checker of histories says of a fault. Its clients are threads, so a run may happen to miss it.
 fn history_says(fault: Fault) -> Option<String> {
-    let check = || block_on(history::what_clients_were_told_is_what_the_log_says(&Broken(fault)));
+    let check =
+        || block_on(history::what_clients_were_told_is_what_the_log_says(&Broken(fault, ManualClock::new())));
     let try_it = |_| std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| words_of(&*panic));
     (0..HISTORIES).find_map(try_it)
 }

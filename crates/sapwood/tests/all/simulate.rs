@@ -22,6 +22,7 @@ use sapwood::core::project::context::Role;
 use sapwood::core::{Entry, Kind, Record, TimestampMs};
 use sapwood::engine::World;
 use sapwood::engine::turn::{Keeper, OnWait, SendOptions, Sent, StartOptions};
+use sapwood::store::lease::{LeaseClock, Reading};
 use sapwood::store::memory::MemoryStore;
 use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
 
@@ -60,6 +61,16 @@ impl Clock for SimClock {
     }
     fn random(&self) -> u128 {
         self.dice.bits()
+    }
+}
+
+/// Leases go by the simulated time, which is the same for every process.
+struct SimLeaseClock(tokio::time::Instant);
+
+impl LeaseClock for SimLeaseClock {
+    fn read(&self) -> Reading {
+        let since_boot_ms = self.0.elapsed().as_millis() as i64;
+        Reading { boot: "sim".into(), since_boot_ms, wall: TimestampMs(START_MS + since_boot_ms) }
     }
 }
 
@@ -156,11 +167,14 @@ struct Sim {
 impl Sim {
     fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let ids = Dice::new(seed.wrapping_add(1) << 32);
+        let began = tokio::time::Instant::now();
+        let lease_clock = Arc::new(SimLeaseClock(began));
+        let store = MemoryStore::with_cap(1_000).with_lease_clock(lease_clock);
         Self {
             dice: Dice::new(seed),
             sabotage: sabotage.map(Arc::new),
-            began: tokio::time::Instant::now(),
-            store: Arc::new(MemoryStore::with_cap(1_000).with_chance(move || ids.bits())),
+            began,
+            store: Arc::new(store.with_chance(move || ids.bits())),
             written: Arc::default(),
             ran: Arc::default(),
             scope: Scope::operator(TenantId::local(), Principal::System),

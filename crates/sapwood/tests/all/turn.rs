@@ -72,7 +72,7 @@ impl Scene {
     async fn wait_until(&self, mut is_so: impl FnMut(&SessionEvent) -> bool) {
         let mut events = self.engine.subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
         let found = async { while !is_so(&events.next().await.unwrap()) {} };
-        tokio::time::timeout(Duration::from_secs(20), found).await.expect("it happens");
+        tokio::time::timeout(Duration::from_secs(120), found).await.expect("it happens");
     }
 }
 
@@ -379,12 +379,16 @@ async fn a_turn_that_was_dropped_is_resumed_and_what_may_have_run_is_not_run_aga
     let scene = scene(auto, vec![half, text("whole")]).await;
     // The runtime of the first engine goes away in the middle of the stream, as a killed process does.
     let engine = scene.engine.clone();
-    let (scope, session) = (scene.scope.clone(), scene.session.clone());
+    let (scope, session, actor) = (scene.scope.clone(), scene.session.clone(), scene.actor.clone());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let words = vec![Part::text("hi")];
             engine.send(&scope, &session, words, SendOptions::default()).await.unwrap();
+            // The model must have begun to speak: what it plays next is for the other engine.
+            while actor.times_asked() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
         });
     })

@@ -111,8 +111,8 @@ async fn read_to_the_end(stream: &mut TcpStream) -> Option<String> {
 }
 
 fn impatient() -> Settings {
-    let second = Duration::from_secs(1);
-    Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() }
+    let short = Duration::from_secs(2);
+    Settings { head_time_max: short, request_time_max: short, rate: None, ..Settings::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +165,7 @@ async fn an_upload_over_a_slow_link_has_the_time_it_needs_and_one_that_stops_has
     // Three times as long as a request may take.
     for _ in 0..30 {
         slow.write_all(&[b'a'; 20_000]).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let said = read_to_the_end(&mut slow).await.expect("it is answered");
     assert!(said.starts_with("HTTP/1.1 201"), "{said}");

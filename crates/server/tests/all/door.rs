@@ -150,7 +150,7 @@ async fn a_token_that_ends_ends_its_streams() {
     let addr = believing(&house, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
     let mut claims = claims();
     // It counts for a minute longer than it says, as clocks are apart; a time need not be whole seconds.
-    claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 58.5);
+    claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 54.5);
     let bearer = format!("Bearer {}", issuer.token(json!({ "alg": "EdDSA", "kid": "k1" }), &claims));
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
     let made = exchange(addr, &request("POST", "/v1/sessions", &headers, b"{\"id\":\"s\"}")).await;

@@ -7,7 +7,7 @@ use crate::house::House;
 use crate::rights::{stage, wait_for_approval};
 
 async fn wait_for(house: &House, run: &str, status: &str) -> Value {
-    for _ in 0..400 {
+    for _ in 0..crate::wire::LOOKS_MAX {
         let view = house.get("ana", &format!("/v1/flows/{run}")).await.json();
         if view["status"] == status {
             return view;

@@ -19,7 +19,7 @@ async fn play(house: &House, number: usize) {
     let words = json!({ "input": format!("You are {own}.") });
     let begun = house.post(who, &format!("/v1/sessions/{session}/turns"), &words).await;
     let turn = begun.json()["turn"].as_str().unwrap().to_owned();
-    for _ in 0..600 {
+    for _ in 0..crate::wire::LOOKS_MAX {
         let look = house.get(who, &format!("/v1/sessions/{session}/turns/{turn}")).await.json();
         if look["status"] != "open" {
             assert_eq!(

@@ -226,7 +226,7 @@ async fn share_run(house: &House, route: &str, session: &str) {
         assert_eq!(shared.status, 200, "{:?}", shared.json());
     }
     if route == "resume_flow" {
-        for _ in 0..200 {
+        for _ in 0..crate::wire::LOOKS_MAX {
             let run = house.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
             if run["status"] == "completed" {
                 return;
@@ -238,7 +238,7 @@ async fn share_run(house: &House, route: &str, session: &str) {
 }
 
 pub async fn wait_for_approval(house: &House, session: &str) -> String {
-    for _ in 0..200 {
+    for _ in 0..crate::wire::LOOKS_MAX {
         let waiting = house.get("ana", &format!("/v1/sessions/{session}/approvals")).await;
         if let Some(approval) = waiting.json()["items"][0]["approval"].as_str() {
             return approval.to_owned();

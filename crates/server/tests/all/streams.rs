@@ -83,12 +83,10 @@ async fn a_reader_that_stands_still_slows_nobody_and_holds_nothing() {
     }
     let text = "x".repeat(8 << 10);
     let batch: Vec<Value> = (0..100).map(|_| json!({ "role": "user", "content": text })).collect();
-    let began = Instant::now();
     for _ in 0..ENTRIES / 100 {
         let said = house.post("ana", "/v1/sessions/s/entries", &json!(batch)).await;
         assert_eq!(said.status, 201);
     }
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
     let line = metrics.lines().find(|line| line.starts_with("sapwood_events_sent_total ")).unwrap();
     let sent: usize = line.rsplit(' ').next().unwrap().parse().unwrap();

@@ -7,7 +7,7 @@ use crate::rights::wait_for_approval;
 use crate::wire::{next_event, open};
 
 async fn wait_for(house: &House, session: &str, turn: &str, status: &str) -> Value {
-    for _ in 0..400 {
+    for _ in 0..crate::wire::LOOKS_MAX {
         let look = house.get("ana", &format!("/v1/sessions/{session}/turns/{turn}")).await.json();
         if look["status"] == status {
             return look;
@@ -91,7 +91,7 @@ async fn words_that_waited_are_whoevers_who_sent_them() {
         };
         log["items"].as_array().unwrap().iter().find(is_coles).map(|entry| entry["by"].clone())
     };
-    for _ in 0..400 {
+    for _ in 0..crate::wire::LOOKS_MAX {
         if let Some(by) = said().await {
             return assert_eq!(by, "user:cole");
         }

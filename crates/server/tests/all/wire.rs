@@ -8,7 +8,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// How long a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// How often a test looks for something, 25 ms apart.
+pub const LOOKS_MAX: u32 = 4_800;
 
 #[derive(Debug, Clone)]
 pub struct Answer {

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 const USER: &str = "postgres";
 /// The cluster's own administrator.
 pub const ADMIN: &str = "sapwood";
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(120);
+/// Below the ports that systems give to outgoing connections: one of those would take a server's port while it is stopped.
+const PORTS: std::ops::Range<u16> = 15_000..30_000;
 
 pub struct Cluster {
     dir: PathBuf,
@@ -74,9 +76,7 @@ impl Cluster {
             assert!(Command::new("chown").arg(USER).arg(&dir).status().unwrap().success());
         }
         let alive = clean_up_afterwards(&dir);
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        Self { dir, port, server: Mutex::default(), databases: AtomicU32::new(0), _alive: alive }
+        Self { dir, port: free_port(), server: Mutex::default(), databases: AtomicU32::new(0), _alive: alive }
     }
 
     fn data(&self) -> String {
@@ -218,6 +218,19 @@ impl Drop for Cluster {
             let _ = server.wait();
         }
     }
+}
+
+/// A port on which nothing listens. Each process begins to look at another one.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    let start = std::process::id().wrapping_mul(97);
+    let candidates = (0..count).map(|_| {
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+        PORTS.start + u16::try_from(number).unwrap_or(0)
+    });
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    candidates.into_iter().find(is_free).expect("some port is free")
 }
 
 fn is_root() -> bool {

@@ -1,7 +1,7 @@
 //! Forks: sessions that begin with another one's path, by reference.
 
 use sapwood_core::entry::{Label, SessionState, UserMessage};
-use sapwood_core::port::store::{Fork, Until};
+use sapwood_core::port::store::{Fork, LEASE_TTL_MS_MAX, Until};
 use sapwood_core::{Draft, EntryId, Role, Seq, TimestampMs};
 
 use super::Harness;
@@ -194,8 +194,7 @@ pub async fn nothing_but_the_path_is_inherited(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut source = Twin::of(&world, "u1 a2@small [ u3 N(a name)").await;
     world.append(&source.scope, &source.session, vec![shared(&bob(), Some(Role::Collaborator))]).await;
-    let lease =
-        world.store.take_lease(&source.scope, &source.session, "a", 60_000, world.now()).await.unwrap();
+    let lease = world.store.take_lease(&source.scope, &source.session, "a", LEASE_TTL_MS_MAX).await.unwrap();
     let fork = Fork { at: Some(source.model.seq(3)), ..world.fork_of(&source.session, None, "f") };
     world.store.fork(&bob(), fork).await.unwrap();
     let summary = world.summary(&bob(), &id("f")).await;

@@ -18,6 +18,9 @@ use super::world::{World, ana, read_log, said};
 const CLIENTS: u64 = 6;
 const SESSIONS: u64 = 3;
 const STEPS: u64 = 40;
+/// How long a lease lives, and how much time passes before a client asks for one.
+const TTL_MS: i64 = 700;
+const PAUSE_MS: i64 = 300;
 /// What each session begins with: some stores keep none that is empty.
 const FIRST: &str = "first";
 
@@ -72,23 +75,17 @@ async fn run(harness: &impl Harness, seed: u64) {
     }
     let seen = Arc::new(Seen::default());
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|number| {
-            let client = Client {
-                store: stores[number as usize % 2].clone(),
-                sessions: sessions.clone(),
-                seen: seen.clone(),
-                name: format!("c{number}"),
-                dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
-                leases: HashMap::new(),
-                notes: Notes::default(),
-            };
-            std::thread::spawn(move || super::block_on(client.run()))
+        .map(|number| Client {
+            store: stores[number as usize % 2].clone(),
+            sessions: sessions.clone(),
+            seen: seen.clone(),
+            name: format!("c{number}"),
+            dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
+            leases: HashMap::new(),
+            notes: Notes::default(),
         })
         .collect();
-    let told = |client: std::thread::JoinHandle<Notes>| {
-        client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    };
-    let notes: Vec<Notes> = clients.into_iter().map(told).collect();
+    let notes = run_clients(harness, clients);
     for session in &sessions {
         let log = read_log(&*world.store, &ana(), session).await.unwrap();
         check(session, &log, &notes);
@@ -96,6 +93,18 @@ async fn run(harness: &impl Harness, seed: u64) {
     for (first, again) in notes.iter().flat_map(|notes| &notes.repeated) {
         assert_eq!(first, again, "a key gives the first answer (I5)");
     }
+}
+
+/// Each in a thread of its own.
+fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<Notes> {
+    std::thread::scope(|scope| {
+        let start = |client: Client| scope.spawn(move || super::block_on(client.run(harness)));
+        let running: Vec<_> = clients.into_iter().map(start).collect();
+        let told = |client: std::thread::ScopedJoinHandle<'_, Notes>| {
+            client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        running.into_iter().map(told).collect()
+    })
 }
 
 /// How far each session was known to reach, by anybody.
@@ -114,20 +123,23 @@ struct Client {
 }
 
 impl Client {
-    async fn run(mut self) -> Notes {
+    async fn run(mut self, harness: &impl Harness) -> Notes {
         for step in 0..STEPS {
             let at = self.dice.below(SESSIONS) as usize;
             match self.dice.below(10) {
                 0..=5 => self.append(at, step, None).await,
                 6 => self.append(at, step, Some(format!("{}-{step}", self.name))).await,
-                7 => self.take(at, step).await,
+                7 => {
+                    // So that leases end while others still work.
+                    harness.pass_time(PAUSE_MS);
+                    self.take(at).await;
+                }
                 _ => self.look(at).await,
             }
         }
         self.notes
     }
 
-    /// Time goes on by steps, so that leases end while others still work.
     fn now(step: u64) -> TimestampMs {
         TimestampMs(1_900_000_000_000 + step as i64 * 100)
     }
@@ -164,9 +176,9 @@ impl Client {
         self.notes.appends.push(Noted { session, text, expect, fence, told });
     }
 
-    async fn take(&mut self, at: usize, step: u64) {
+    async fn take(&mut self, at: usize) {
         let session = self.sessions[at].clone();
-        let taken = self.store.take_lease(&ana(), &session, &self.name, 700, Self::now(step)).await;
+        let taken = self.store.take_lease(&ana(), &session, &self.name, TTL_MS).await;
         match taken {
             Ok(lease) => {
                 let before = self.leases.insert(session, lease.clone());

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 
 use sapwood_core::entry::Kind;
-use sapwood_core::port::store::{Append, Created, Expect, Lease, ListFilter, Result, SearchQuery, Until};
+use sapwood_core::port::store::{
+    Append, Created, Expect, LEASE_TTL_MS_MAX, Lease, ListFilter, Result, SearchQuery, Until,
+};
 use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
 
 use super::Harness;
@@ -17,7 +19,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
         format!("{result:?}").replace(&format!("{session}"), "ID")
     }
     let mut add = |answer: String| answers.push(answer);
-    let lease = Lease { session: session.clone(), holder: "h".to_owned(), fence: 1, expires_at: now };
+    let lease = Lease { session: session.clone(), holder: "h".to_owned(), fence: 1, ttl_ms: 1 };
     let in_session =
         SearchQuery { text: "one".to_owned(), session: Some(session.clone()), ..Default::default() };
     add(shown(session, store.summary(scope, session).await));
@@ -32,7 +34,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     add(shown(session, store.read_entry(scope, session, Seq(1)).await));
     add(shown(session, store.read_entry(scope, session, Seq(99)).await));
     add(shown(session, store.find_entries(scope, session, "0").await));
-    add(shown(session, store.take_lease(scope, session, "h", 1, now).await));
+    add(shown(session, store.take_lease(scope, session, "h", 1).await));
     add(shown(session, store.release_lease(scope, &lease).await));
     add(shown(session, store.search(scope, &in_session).await));
     add(shown(session, store.read_audit(scope, Some(session), 0, 10).await));
@@ -73,7 +75,7 @@ async fn secret(world: &World) -> SessionId {
     };
     world.store.append(&ana(), append).await.unwrap();
     world.fork(&ana(), &session, None, "secret-fork").await;
-    world.store.take_lease(&ana(), &session, "a", i64::MAX, world.now()).await.unwrap();
+    world.store.take_lease(&ana(), &session, "a", LEASE_TTL_MS_MAX).await.unwrap();
     session
 }
 

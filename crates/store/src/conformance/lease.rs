@@ -1,124 +1,147 @@
 //! Leases: who may move the leaf, until when, and what becomes of those who lost it.
 
 use sapwood_core::entry::{LeafMoved, SessionNamed};
-use sapwood_core::port::store::{Append, Lease, Result};
+use sapwood_core::port::store::{Append, LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{Seq, SessionId, StoreError, TimestampMs};
 
 use super::Harness;
 use super::world::{World, ana, code, said};
 
-const TTL_MS: i64 = 10_000;
-const T0: TimestampMs = TimestampMs(1_900_000_000_000);
+const TTL_MS: i64 = LEASE_TTL_MS_MAX;
+const HOUR_MS: i64 = 3_600_000;
 
-fn later(ms: i64) -> TimestampMs {
-    TimestampMs(T0.0 + ms)
+async fn take(world: &World, session: &SessionId, holder: &str) -> Result<Lease> {
+    world.store.take_lease(&ana(), session, holder, TTL_MS).await
 }
 
-async fn take(world: &World, session: &SessionId, holder: &str, now: TimestampMs) -> Result<Lease> {
-    world.store.take_lease(&ana(), session, holder, TTL_MS, now).await
-}
-
-fn fenced(world: &World, session: &SessionId, fence: Option<u64>, now: TimestampMs) -> Append {
-    Append { fence, now, ..world.append_of(session, vec![said("x")]) }
+fn fenced(world: &World, session: &SessionId, fence: Option<u64>) -> Append {
+    Append { fence, ..world.append_of(session, vec![said("x")]) }
 }
 
 pub async fn a_lease_guards_the_leaf(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let lease = take(&world, &session, "a", T0).await.unwrap();
-    assert_eq!(lease.expires_at, later(TTL_MS));
-    let error = world.store.append(&ana(), fenced(&world, &session, None, later(4_000))).await.unwrap_err();
+    let lease = take(&world, &session, "a").await.unwrap();
+    assert_eq!(lease.ttl_ms, TTL_MS);
+    harness.pass_time(4_000);
+    let error = world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap_err();
     let StoreError::Leased { holder, remaining_ms } = error else { panic!("{error:?}") };
-    assert_eq!((holder.as_str(), remaining_ms), ("a", 6_000));
-    let moved = Append { now: later(1), ..world.append_of(&session, vec![LeafMoved { to: None }.into()]) };
+    assert_eq!(holder, "a");
+    assert!((1..=TTL_MS - 4_000).contains(&remaining_ms), "{remaining_ms}");
+    let moved = world.append_of(&session, vec![LeafMoved { to: None }.into()]);
     assert_eq!(code(world.store.append(&ana(), moved).await), "session.leased");
     let named = SessionNamed { title: "beside the tree".to_owned() };
-    let named = Append { now: later(1), ..world.append_of(&session, vec![named.into()]) };
-    world.store.append(&ana(), named).await.unwrap();
-    world.store.append(&ana(), fenced(&world, &session, Some(lease.fence), later(1))).await.unwrap();
+    world.store.append(&ana(), world.append_of(&session, vec![named.into()])).await.unwrap();
+    world.store.append(&ana(), fenced(&world, &session, Some(lease.fence))).await.unwrap();
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq(3));
 }
 
 pub async fn a_fence_grows_when_the_lease_changes_hands(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let first = take(&world, &session, "a", T0).await.unwrap();
-    assert_eq!(code(take(&world, &session, "b", later(1)).await), "session.leased");
-    let second = take(&world, &session, "b", later(TTL_MS)).await.unwrap();
+    let first = take(&world, &session, "a").await.unwrap();
+    assert_eq!(code(take(&world, &session, "b").await), "session.leased");
+    harness.pass_time(TTL_MS);
+    let second = take(&world, &session, "b").await.unwrap();
     assert!(second.fence > first.fence);
     let other = world.told(&ana(), "other", &["one"]).await;
-    take(&world, &other, "a", T0).await.unwrap();
+    take(&world, &other, "a").await.unwrap();
 }
 
 pub async fn a_stale_fence_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     assert_eq!(
-        code(world.store.append(&ana(), fenced(&world, &session, Some(1), T0)).await),
+        code(world.store.append(&ana(), fenced(&world, &session, Some(1))).await),
         "session.stale_fence"
     );
-    let first = take(&world, &session, "a", T0).await.unwrap();
-    let second = take(&world, &session, "b", later(TTL_MS)).await.unwrap();
-    let now = later(TTL_MS + 1);
-    let error =
-        world.store.append(&ana(), fenced(&world, &session, Some(first.fence), now)).await.unwrap_err();
+    let first = take(&world, &session, "a").await.unwrap();
+    harness.pass_time(TTL_MS);
+    let second = take(&world, &session, "b").await.unwrap();
+    let error = world.store.append(&ana(), fenced(&world, &session, Some(first.fence))).await.unwrap_err();
     let StoreError::StaleFence { given, current } = error else { panic!("{error:?}") };
     assert_eq!((given, current), (first.fence, second.fence));
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq(1));
-    world.store.append(&ana(), fenced(&world, &session, Some(second.fence), now)).await.unwrap();
+    world.store.append(&ana(), fenced(&world, &session, Some(second.fence))).await.unwrap();
 }
 
 pub async fn a_lease_ends_by_time(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let lease = take(&world, &session, "a", T0).await.unwrap();
-    let late = world.store.append(&ana(), fenced(&world, &session, None, later(TTL_MS - 1))).await;
-    assert_eq!(code(late), "session.leased");
-    world.store.append(&ana(), fenced(&world, &session, None, later(TTL_MS))).await.unwrap();
-    // Nobody took it since, so its holder has lost nothing yet.
-    world.store.append(&ana(), fenced(&world, &session, Some(lease.fence), later(TTL_MS))).await.unwrap();
+    let lease = take(&world, &session, "a").await.unwrap();
+    harness.pass_time(TTL_MS / 2);
+    let early = world.store.append(&ana(), fenced(&world, &session, None)).await;
+    assert_eq!(code(early), "session.leased");
+    harness.pass_time(TTL_MS / 2);
+    world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
+    // No other holder took it since, so this one has lost nothing yet.
+    world.store.append(&ana(), fenced(&world, &session, Some(lease.fence))).await.unwrap();
+}
+
+/// A caller's own clock, which is in its appends, has no say: see also `a_wall_clock_that_is_wrong_…` of each store.
+pub async fn a_callers_clock_neither_ends_nor_extends_a_lease(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.told(&ana(), "s", &["one"]).await;
+    let lease = take(&world, &session, "a").await.unwrap();
+    let append = |off_ms: i64| {
+        let append = fenced(&world, &session, None);
+        Append { now: TimestampMs(append.now.0 + off_ms), ..append }
+    };
+    for off_ms in [-HOUR_MS, HOUR_MS] {
+        assert_eq!(code(world.store.append(&ana(), append(off_ms)).await), "session.leased", "{off_ms}");
+    }
+    harness.pass_time(TTL_MS);
+    for off_ms in [-HOUR_MS, HOUR_MS] {
+        world.store.append(&ana(), append(off_ms)).await.unwrap();
+    }
+    assert!(take(&world, &session, "b").await.unwrap().fence > lease.fence);
 }
 
 pub async fn a_holder_renews_and_keeps_its_fence(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let first = take(&world, &session, "a", T0).await.unwrap();
-    let renewed = take(&world, &session, "a", later(TTL_MS - 1)).await.unwrap();
-    assert_eq!((renewed.fence, renewed.expires_at), (first.fence, later(2 * TTL_MS - 1)));
-    assert_eq!(code(take(&world, &session, "b", later(TTL_MS)).await), "session.leased");
+    let first = take(&world, &session, "a").await.unwrap();
+    harness.pass_time(TTL_MS / 2);
+    let renewed = take(&world, &session, "a").await.unwrap();
+    assert_eq!((renewed.fence, renewed.ttl_ms), (first.fence, TTL_MS));
+    harness.pass_time(TTL_MS * 3 / 4);
+    assert_eq!(code(take(&world, &session, "b").await), "session.leased", "it counts from its renewal");
 }
 
 pub async fn a_released_lease_is_free(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let first = take(&world, &session, "a", T0).await.unwrap();
+    let first = take(&world, &session, "a").await.unwrap();
     world.store.release_lease(&ana(), &first).await.unwrap();
-    world.store.append(&ana(), fenced(&world, &session, None, later(1))).await.unwrap();
-    let second = take(&world, &session, "b", later(1)).await.unwrap();
+    world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
+    let second = take(&world, &session, "b").await.unwrap();
     assert!(second.fence > first.fence);
     // Giving back what is lost already is no error, and frees nothing.
     world.store.release_lease(&ana(), &first).await.unwrap();
-    assert_eq!(code(take(&world, &session, "c", later(2)).await), "session.leased");
+    assert_eq!(code(take(&world, &session, "c").await), "session.leased");
 }
 
 pub async fn a_lease_without_holder_or_time_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    assert_eq!(code(take(&world, &session, "", T0).await), "input.invalid");
-    assert_eq!(code(world.store.take_lease(&ana(), &session, "a", 0, T0).await), "input.invalid");
-    assert_eq!(code(world.store.take_lease(&ana(), &session, "a", -5, T0).await), "input.invalid");
-    let forever = world.store.take_lease(&ana(), &session, "a", i64::MAX, T0).await.unwrap();
-    assert!(forever.expires_at > T0);
+    assert_eq!(code(take(&world, &session, "").await), "input.invalid");
+    let ana = ana();
+    let take = |ttl_ms| world.store.take_lease(&ana, &session, "a", ttl_ms);
+    assert_eq!(code(take(0).await), "input.invalid");
+    assert_eq!(code(take(-5).await), "input.invalid");
+    assert_eq!(code(take(LEASE_TTL_MS_MAX + 1).await), "input.too_large");
+    assert_eq!(code(take(i64::MAX).await), "input.too_large");
+    take(LEASE_TTL_MS_MAX).await.unwrap();
 }
 
 pub async fn fences_live_on_after_reopening(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
-    let first = take(&world, &session, "a", T0).await.unwrap();
+    let first = take(&world, &session, "a").await.unwrap();
     let Some(world) = world.reopen(harness).await else { return };
-    assert_eq!(code(take(&world, &session, "b", later(1)).await), "session.leased");
-    world.store.append(&ana(), fenced(&world, &session, Some(first.fence), later(1))).await.unwrap();
+    assert_eq!(code(take(&world, &session, "b").await), "session.leased");
+    world.store.append(&ana(), fenced(&world, &session, Some(first.fence))).await.unwrap();
     world.store.release_lease(&ana(), &first).await.unwrap();
     let Some(world) = world.reopen(harness).await else { return };
-    assert!(take(&world, &session, "b", later(2)).await.unwrap().fence > first.fence);
+    assert!(take(&world, &session, "b").await.unwrap().fence > first.fence);
 }

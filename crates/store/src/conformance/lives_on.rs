@@ -1,7 +1,7 @@
 //! What was acknowledged is there when the store is opened again (I3). Nothing to check where nothing persists.
 
 use sapwood_core::fixture::random_script;
-use sapwood_core::port::store::{Append, ListFilter, SearchQuery};
+use sapwood_core::port::store::{Append, LEASE_TTL_MS_MAX, ListFilter, SearchQuery};
 use sapwood_core::project::summary::Origin;
 use sapwood_core::{Role, Seq, StoreError};
 
@@ -141,8 +141,8 @@ pub async fn two_open_stores_see_each_others_appends(harness: &impl Harness) {
     let first = world.store.append(&ana(), keyed.clone()).await.unwrap();
     assert_eq!(other.store.append(&ana(), keyed).await.unwrap(), first);
     let now = world.now();
-    let lease = world.store.take_lease(&ana(), &session, "a", 1_000_000, now).await.unwrap();
-    assert_eq!(code(other.store.take_lease(&ana(), &session, "b", 10, now).await), "session.leased");
+    let lease = world.store.take_lease(&ana(), &session, "a", LEASE_TTL_MS_MAX).await.unwrap();
+    assert_eq!(code(other.store.take_lease(&ana(), &session, "b", 10).await), "session.leased");
     let unfenced = Append { now, ..other.append_of(&session, vec![said("x")]) };
     assert_eq!(code(other.store.append(&ana(), unfenced).await), "session.leased");
     world.store.release_lease(&ana(), &lease).await.unwrap();

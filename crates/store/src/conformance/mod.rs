@@ -22,6 +22,7 @@ pub mod append;
 pub mod audit;
 pub mod authority;
 pub mod blob;
+pub mod clock;
 pub mod cluster;
 pub mod erase;
 pub mod fork;
@@ -49,6 +50,8 @@ pub trait Harness: Send + Sync {
     fn open(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
     /// Whether a session that holds a message is there again after the store was dropped and opened.
     fn persists(&self) -> bool;
+    /// Lets time pass for leases, in every store of this place.
+    fn pass_time(&self, ms: i64);
 }
 
 /// Hands the list of all cases to another macro.
@@ -67,7 +70,7 @@ macro_rules! conformance_cases {
                 a_key_is_remembered_after_reopening_i5, a_key_with_another_request_is_refused_i5,
                 a_refused_append_does_not_use_its_key_up_i5;
             lease: a_lease_guards_the_leaf, a_fence_grows_when_the_lease_changes_hands, a_stale_fence_is_refused,
-                a_lease_ends_by_time, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
+                a_lease_ends_by_time, a_callers_clock_neither_ends_nor_extends_a_lease, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
                 a_lease_without_holder_or_time_is_refused, fences_live_on_after_reopening;
             read: read_after_gives_pages_in_order, a_page_ends_with_the_record_that_fills_it, read_kinds_gives_only_those, read_entry_finds_each_and_no_other,
                 find_entries_by_prefix, nth_message_counts_along_the_path,

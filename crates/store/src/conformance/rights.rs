@@ -2,7 +2,7 @@
 
 use sapwood_core::entry::SessionState;
 use sapwood_core::port::store::{ListFilter, SearchQuery, Until};
-use sapwood_core::{Role, Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{Role, Scope, Seq, SessionId};
 
 use super::Harness;
 use super::world::{World, ana, archived, bob, code, id, operator, reopened, said, shared, user};
@@ -35,7 +35,7 @@ pub async fn a_reader_reads_and_does_not_write(harness: &impl Harness) {
     assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), denied);
     assert_eq!(code(world.try_append(&bob(), &session, Vec::new()).await), denied, "rights come first");
     assert_eq!(code(world.store.fork(&bob(), world.fork_of(&session, None, "f")).await), denied);
-    assert_eq!(code(world.store.take_lease(&bob(), &session, "b", 10, TimestampMs(1)).await), denied);
+    assert_eq!(code(world.store.take_lease(&bob(), &session, "b", 10).await), denied);
     assert_eq!(code(world.store.erase(&bob(), &session, world.now()).await), denied);
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq(2));
 }
@@ -57,7 +57,7 @@ pub async fn a_collaborator_writes_and_does_not_own(harness: &impl Harness) {
         assert_eq!(code(world.try_append(&bob(), &session, bodies).await), denied);
     }
     assert_eq!(code(world.store.erase(&bob(), &session, world.now()).await), denied);
-    let lease = world.store.take_lease(&bob(), &session, "b", 10, TimestampMs(1)).await.unwrap();
+    let lease = world.store.take_lease(&bob(), &session, "b", 10).await.unwrap();
     world.store.release_lease(&bob(), &lease).await.unwrap();
     let fork = world.fork(&bob(), &session, None, "his").await;
     assert_eq!(world.summary(&bob(), &fork).await.owner, bob().principal);

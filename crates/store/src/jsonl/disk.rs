@@ -12,7 +12,7 @@ pub use crate::place::fault;
 use crate::{Durability, private};
 
 /// How long to wait for somebody else's lock, and how often to look.
-const LOCK_WAIT_MS: u64 = 10_000;
+const LOCK_WAIT_MS: u64 = 30_000;
 const LOCK_LOOK_MS: u64 = 2;
 
 pub trait At<T> {

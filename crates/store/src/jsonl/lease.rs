@@ -1,12 +1,13 @@
 //! A session's lease, in a small file that is replaced whole. Read and written under the lock on the session's log.
 
-use sapwood_core::port::store::{Lease, Result};
-use sapwood_core::{SessionId, TimestampMs};
+use sapwood_core::TimestampMs;
+use sapwood_core::port::store::Result;
 use serde::{Deserialize, Serialize};
 
 use super::disk;
 use super::layout::Layout;
 use crate::Durability;
+use crate::lease::{StoredLease, Term};
 use crate::rules::damaged;
 
 #[derive(Serialize, Deserialize)]
@@ -14,18 +15,22 @@ struct LeaseFile {
     holder: String,
     fence: u64,
     expires_at: TimestampMs,
+    /// Earlier builds write none, and leave it out when they change what is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    term: Option<Term>,
 }
 
-pub fn read(layout: &Layout, stem: &str, session: &SessionId) -> Result<Option<Lease>> {
+pub fn read(layout: &Layout, stem: &str) -> Result<Option<StoredLease>> {
     let path = layout.lease(stem);
     let Some(bytes) = disk::read_if_there(&path)? else { return Ok(None) };
     let lease: LeaseFile = serde_json::from_slice(&bytes).map_err(|error| damaged(path.display(), error))?;
-    let LeaseFile { holder, fence, expires_at } = lease;
-    Ok(Some(Lease { session: session.clone(), holder, fence, expires_at }))
+    let LeaseFile { holder, fence, expires_at, term } = lease;
+    Ok(Some(StoredLease { holder, fence, expires_at, term }))
 }
 
-pub fn write(layout: &Layout, stem: &str, lease: &Lease, durability: Durability) -> Result<()> {
-    let file = LeaseFile { holder: lease.holder.clone(), fence: lease.fence, expires_at: lease.expires_at };
-    let bytes = serde_json::to_vec(&file).expect("a lease holds strings and numbers only");
+pub fn write(layout: &Layout, stem: &str, lease: &StoredLease, durability: Durability) -> Result<()> {
+    let StoredLease { holder, fence, expires_at, term } = lease.clone();
+    let bytes = serde_json::to_vec(&LeaseFile { holder, fence, expires_at, term })
+        .expect("a lease holds strings and numbers only");
     disk::replace(&layout.lease(stem), &bytes, durability)
 }

@@ -31,7 +31,7 @@ mod write;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sapwood_core::entry::{Kind, Record};
@@ -45,6 +45,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::admit::admit;
+use crate::lease::{BootClock, LeaseClock, StoredLease, next_lease};
 use crate::logbook::{Logbook, Searching, check_only, row_at};
 use crate::place::Place;
 use crate::{Durability, rules};
@@ -75,6 +76,7 @@ pub struct JsonlStore {
     root: PathBuf,
     place: Place,
     options: JsonlOptions,
+    lease_clock: Arc<dyn LeaseClock>,
     /// One thing at a time; never held across an await.
     tenants: Mutex<HashMap<TenantId, TenantDir>>,
 }
@@ -87,7 +89,13 @@ impl JsonlStore {
             let why = format!("{} is not a directory", root.display());
             return Err(StoreError::Invalid { what: "the store's place", why });
         }
-        Ok(Self { place: Place::new(&root), root, options, tenants: Mutex::default() })
+        let lease_clock = Arc::new(BootClock::default());
+        Ok(Self { place: Place::new(&root), root, options, lease_clock, tenants: Mutex::default() })
+    }
+
+    /// Lets leases go by another clock, which a test can move.
+    pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
+        Self { lease_clock, ..self }
     }
 
     pub fn root(&self) -> &Path {
@@ -105,10 +113,11 @@ impl JsonlStore {
 
     fn with<T>(&self, scope: &Scope, act: impl FnOnce(&mut TenantDir) -> T) -> T {
         let mut tenants = self.lock();
-        let tenant = tenants
-            .entry(scope.tenant.clone())
-            .or_insert_with(|| TenantDir::new(Layout::of(&self.root, &scope.tenant), self.options));
-        act(tenant)
+        let new = || {
+            let layout = Layout::of(&self.root, &scope.tenant);
+            TenantDir::new(layout, self.options, self.lease_clock.clone())
+        };
+        act(tenants.entry(scope.tenant.clone()).or_insert_with(new))
     }
 
     /// Looks at a session that the caller may read.
@@ -217,22 +226,21 @@ impl Leases for JsonlStore {
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease> {
-        self.with(scope, |tenant| {
-            tenant.change_lease(scope, session, |current| {
-                rules::next_lease(current, session, holder, ttl_ms, now)
-                    .map(|lease| (Some(lease.clone()), lease))
-            })
-        })
+        let take = |last: Option<&StoredLease>| {
+            let now = self.lease_clock.read();
+            let lease = next_lease(last.map(|last| last.at(&now)), session, holder, ttl_ms)?;
+            Ok((Some(StoredLease::taken(&lease, &now)), lease))
+        };
+        self.with(scope, |tenant| tenant.change_lease(scope, session, take))
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        self.with(scope, |tenant| {
-            tenant.change_lease(scope, &lease.session, |current| {
-                Ok((rules::released_lease(current, lease), ()))
-            })
-        })
+        let release = |last: Option<&StoredLease>| {
+            let is_held = last.is_some_and(|last| last.at(&self.lease_clock.read()).is(lease));
+            Ok((is_held.then(|| StoredLease::released(lease)), ()))
+        };
+        self.with(scope, |tenant| tenant.change_lease(scope, &lease.session, release))
     }
 }
 

@@ -19,6 +19,7 @@ use super::header::Header;
 use super::index::Index;
 use super::layout::{Layout, id_of_stem};
 use crate::admit::admit;
+use crate::lease::LeaseClock;
 use crate::logbook::Shelf;
 use crate::private;
 use crate::rules::damaged;
@@ -34,6 +35,7 @@ const WARNINGS_MAX: usize = 1_000;
 pub struct TenantDir {
     pub layout: Layout,
     pub options: JsonlOptions,
+    pub lease_clock: Arc<dyn LeaseClock>,
     pub books: HashMap<SessionId, Book>,
     pub index: Index,
     pub sound: blob::Sound,
@@ -45,11 +47,12 @@ pub struct TenantDir {
 }
 
 impl TenantDir {
-    pub fn new(layout: Layout, options: JsonlOptions) -> Self {
+    pub fn new(layout: Layout, options: JsonlOptions, lease_clock: Arc<dyn LeaseClock>) -> Self {
         blob::sweep(&layout);
         Self {
             layout,
             options,
+            lease_clock,
             books: HashMap::new(),
             index: Index::default(),
             sound: blob::Sound::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sapwood_core::authority::fork_detail;
 use sapwood_core::port::store::{
-    Append, Appended, AuditAction, AuditNote, Created, Fork, Lease, NewSession, Result,
+    Append, Appended, AuditAction, AuditNote, Created, Fork, NewSession, Result,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -21,19 +21,14 @@ use super::header::BaseRef;
 use super::lease;
 use super::tenant::{FORKS_DEEP_MAX, TenantDir};
 use crate::admit::admit;
+use crate::lease::StoredLease;
 use crate::logbook::{Logbook, Plan, Planned, Shelf, place_kept, row_of};
 use crate::rules::damaged;
 
 impl TenantDir {
     pub fn create(&mut self, scope: &Scope, new: NewSession) -> Result<Created> {
-        match self.open(&new.id) {
-            Ok(book) => {
-                let exists = |_| StoreError::Exists { session: new.id.clone() };
-                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
-                return Ok(Created::Existed);
-            }
-            Err(StoreError::NoSession { .. }) => {}
-            Err(error) => return Err(error),
+        if let Some(existed) = self.find_created(scope, &new.id)? {
+            return Ok(existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
         let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
@@ -41,10 +36,33 @@ impl TenantDir {
         book.deferred.push(audit::line(scope.principal.clone(), note, new.now));
         let id = book.log.summary.id.clone();
         self.insert_pending(book);
-        if self.options.persist_from == PersistFrom::Creation {
-            self.persist(&id, None, None)?;
+        if self.options.persist_from != PersistFrom::Creation {
+            return Ok(Created::New);
         }
-        Ok(Created::New)
+        match self.persist(&id, None, None) {
+            Ok(()) => Ok(Created::New),
+            Err(error) => {
+                // What could not be written must not hide what another process wrote meanwhile.
+                self.books.remove(&id);
+                match error {
+                    StoreError::Exists { .. } => self.find_created(scope, &id)?.ok_or(error),
+                    error => Err(error),
+                }
+            }
+        }
+    }
+
+    /// The answer to making a session that is there already, for a caller who may read it.
+    fn find_created(&mut self, scope: &Scope, session: &SessionId) -> Result<Option<Created>> {
+        match self.open(session) {
+            Ok(book) => {
+                let exists = |_| StoreError::Exists { session: session.clone() };
+                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
+                Ok(Some(Created::Existed))
+            }
+            Err(StoreError::NoSession { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub fn append(&mut self, scope: &Scope, append: Append) -> Result<Appended> {
@@ -83,8 +101,8 @@ impl TenantDir {
         let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
         file.length_if_current()?.ok_or_else(missing)?;
         self.cut_torn(&mut book)?;
-        book.log.lease = lease::read(&self.layout, &file.stem, &append.session)?;
-        let plan = book.log.plan(scope, &append, |blob| usable.contains(blob));
+        book.log.lease = lease::read(&self.layout, &file.stem)?;
+        let plan = book.log.plan(scope, &append, &*self.lease_clock, |blob| usable.contains(blob));
         let appended = match plan {
             Ok(Plan::Write(planned)) => {
                 self.prepare_authority(&mut book, &planned)?;
@@ -114,9 +132,9 @@ impl TenantDir {
         append: Append,
         usable: &HashSet<BlobHash>,
     ) -> Result<Appended> {
-        let persist_from = self.options.persist_from;
+        let (persist_from, clock) = (self.options.persist_from, self.lease_clock.clone());
         let book = self.open(&append.session)?;
-        let planned = match book.log.plan(scope, &append, |blob| usable.contains(blob))? {
+        let planned = match book.log.plan(scope, &append, &*clock, |blob| usable.contains(blob))? {
             Plan::Answered(first) => return Ok(first),
             Plan::Write(planned) => planned,
         };
@@ -213,7 +231,7 @@ impl TenantDir {
         &mut self,
         scope: &Scope,
         session: &SessionId,
-        change: impl FnOnce(Option<&Lease>) -> Result<(Option<Lease>, T)>,
+        change: impl FnOnce(Option<&StoredLease>) -> Result<(Option<StoredLease>, T)>,
     ) -> Result<T> {
         let (durability, layout) = (self.options.durability, self.layout.clone());
         let book = self.open_for(scope, session, Right::Write)?;
@@ -225,7 +243,7 @@ impl TenantDir {
         let handle = file.handle()?;
         let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
         file.length_if_current()?.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
-        let (lease, answer) = change(lease::read(&layout, &file.stem, session)?.as_ref())?;
+        let (lease, answer) = change(lease::read(&layout, &file.stem)?.as_ref())?;
         if let Some(lease) = lease {
             lease::write(&layout, &file.stem, &lease, durability)?;
         }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sapwood_core::entry::{Outcome, Record};
-use sapwood_core::port::store::{Append, Appended, Fork, Lease, Result};
+use sapwood_core::port::store::{Append, Appended, Fork, Result};
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place, settings_at};
 use sapwood_core::{
@@ -20,6 +20,7 @@ use sapwood_core::{
 };
 
 use crate::admit::admit;
+use crate::lease::{LeaseClock, StoredLease};
 use crate::rules;
 pub use search::{Searching, check_only};
 pub use shelf::{Base, Row, Shelf, Stored, Walk, first_not_before, locate, row_at};
@@ -30,7 +31,7 @@ pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
 
 pub struct Logbook<B> {
     pub summary: Summary,
-    pub lease: Option<Lease>,
+    pub lease: Option<StoredLease>,
     /// Whoever wants the same ids again says where they come from; otherwise it is the system's randomness.
     pub chance: Option<Chance>,
     shelf: Arc<Shelf<B>>,
@@ -124,13 +125,20 @@ impl<B: Stored> Logbook<B> {
     }
 
     /// Everything an append has to pass, and the places of its entries. Nothing changes.
-    pub fn plan(&self, scope: &Scope, append: &Append, has_blob: impl Fn(&BlobHash) -> bool) -> Result<Plan> {
+    pub fn plan(
+        &self,
+        scope: &Scope,
+        append: &Append,
+        clock: &dyn LeaseClock,
+        has_blob: impl Fn(&BlobHash) -> bool,
+    ) -> Result<Plan> {
         admit(scope, &self.summary, rules::right_needed(&self.summary, &append.drafts))?;
         if let Some(first) = append.idempotency_key.as_ref().and_then(|key| self.answers.get(key)) {
             rules::check_request(append, first.request.as_deref())?;
             return Ok(Plan::Answered(first.appended.clone()));
         }
-        rules::check_append(scope, &self.summary, append, self.lease.as_ref())?;
+        let lease = self.lease.as_ref().map(|lease| lease.at(&clock.read()));
+        rules::check_append(scope, &self.summary, append, lease)?;
         let mut planned = self.place(append.drafts.clone(), &scope.principal, has_blob)?;
         planned.key.clone_from(&append.idempotency_key);
         planned.request.clone_from(&append.request);

@@ -9,6 +9,7 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, TimestampMs};
 
 use crate::admit::admit;
+use crate::lease::LeaseClock;
 use crate::logbook::{Logbook, Needed, Plan, Planned, Shelf, Stored};
 use crate::memories::MemoryShelf;
 use crate::rules;
@@ -77,10 +78,16 @@ impl Tenant {
         self.held.iter().map(|(id, held)| (held.used, id)).min().map(|(used, id)| (used, id.clone()))
     }
 
-    pub fn append(&mut self, scope: &Scope, append: Append, used: u64) -> Result<Appended> {
+    pub fn append(
+        &mut self,
+        scope: &Scope,
+        append: Append,
+        used: u64,
+        clock: &dyn LeaseClock,
+    ) -> Result<Appended> {
         let missing = || StoreError::NoSession { session: append.session.clone() };
         let book = &self.held.get(&append.session).ok_or_else(missing)?.book;
-        let plan = book.plan(scope, &append, |blob| self.may_use(scope, blob))?;
+        let plan = book.plan(scope, &append, clock, |blob| self.may_use(scope, blob))?;
         let held = self.held(&append.session)?;
         held.used = used;
         let appended = match plan {

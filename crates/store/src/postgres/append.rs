@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sapwood_core::port::store::{Append, Appended, Lease, Result};
+use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place};
-use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreError, TenantId, TimestampMs};
+use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreError, TenantId};
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
@@ -16,6 +16,7 @@ use super::blob;
 use super::desk::Desk;
 use super::job::{APPEND, Columns, Job, StoredAnswer};
 use super::known::{Known, Stop};
+use super::lease::PgLease;
 use super::log::{LogRows, int};
 use super::session::{Hold, SessionRow, find};
 use super::writer::End;
@@ -160,7 +161,8 @@ async fn attempt(
         // Read the session again: its record is worked out then.
         return Ok(Attempt::Refused(None));
     }
-    rules::check_append(scope, &hot.row.summary, append, hot.row.lease.as_ref())?;
+    let lease = hot.row.lease.as_ref().map(PgLease::now);
+    rules::check_append(scope, &hot.row.summary, append, lease)?;
     check_blobs(store, scope, &append.drafts).await?;
     let (placed, tip) = place_drafts(store, scope, append, hot).await?;
     let leaf = leaf_links(store, scope, hot, &placed, &tip).await?;
@@ -283,37 +285,4 @@ pub(super) async fn write_first(
         return Err(desk.damaged(format!("session {} was changed while it was being made", row.summary.id)));
     }
     Ok(tip.head)
-}
-
-/// Takes a free or expired lease, or renews the holder's own.
-pub(super) async fn take_lease(
-    desk: &Desk,
-    scope: &Scope,
-    session: &SessionId,
-    holder: &str,
-    ttl_ms: i64,
-    now: TimestampMs,
-) -> Result<Lease> {
-    let row = find(desk, scope, session, Right::Write, Hold::Yes).await?;
-    let lease = rules::next_lease(row.lease.as_ref(), &row.summary.id, holder, ttl_ms, now)?;
-    store_lease(desk, row.pk, &lease).await?;
-    Ok(lease)
-}
-
-/// The row stays, so that the fence goes on growing; it is only expired.
-pub(super) async fn release_lease(desk: &Desk, scope: &Scope, given: &Lease) -> Result<()> {
-    let row = find(desk, scope, &given.session, Right::Write, Hold::Yes).await?;
-    match rules::released_lease(row.lease.as_ref(), given) {
-        Some(released) => store_lease(desk, row.pk, &released).await,
-        None => Ok(()),
-    }
-}
-
-async fn store_lease(desk: &Desk, pk: i64, lease: &Lease) -> Result<()> {
-    let sql =
-        "UPDATE sessions SET version = version + 1, lease_holder = $3, lease_fence = $4, lease_until = $5
-               WHERE tenant = $1 AND pk = $2";
-    let fence = i64::try_from(lease.fence).unwrap_or(i64::MAX);
-    desk.execute(sql, &[&desk.tenant.as_str(), &pk, &lease.holder, &fence, &lease.expires_at.0]).await?;
-    Ok(())
 }

@@ -24,6 +24,7 @@ pub mod floor;
 mod job;
 mod keys;
 mod known;
+mod lease;
 mod log;
 mod memories;
 mod path;
@@ -381,15 +382,12 @@ impl Leases for PgStore {
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease> {
-        writing!(self, scope, desk => {
-            append::take_lease(&desk, scope, session, holder, ttl_ms, now).await
-        })
+        writing!(self, scope, desk => lease::take(&desk, scope, session, holder, ttl_ms).await)
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        writing!(self, scope, desk => append::release_lease(&desk, scope, lease).await)
+        writing!(self, scope, desk => lease::release(&desk, scope, lease).await)
     }
 }
 
@@ -488,15 +486,9 @@ impl Upkeep for PgStore {
         Ok(findings)
     }
 
-    async fn abandoned_turns(
-        &self,
-        now: TimestampMs,
-        limit: usize,
-    ) -> Result<Option<Vec<(TenantId, SessionId)>>> {
-        let sql =
-            "SELECT tenant, id FROM sessions WHERE is_open AND lease_until <= $1 AND id IS NOT NULL LIMIT $2";
+    async fn abandoned_turns(&self, limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = self.ask_at_door(sql, &[&now.0, &limit]).await?;
+        let rows = self.ask_at_door(&lease::abandoned(), &[&limit]).await?;
         let read = |row: &Row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?));
         let found: Result<_, sapwood_core::id::IdError> = rows.iter().map(read).collect();
         Ok(Some(found.map_err(|error| self.damaged(error))?))

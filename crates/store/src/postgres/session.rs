@@ -3,13 +3,13 @@
 use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::Body;
 use sapwood_core::port::store::{
-    AuditAction, AuditNote, Created, Fork, Lease, ListFilter, ListOrder, NewSession, Page, Result,
+    AuditAction, AuditNote, Created, Fork, ListFilter, ListOrder, NewSession, Page, Result,
 };
 use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
 use sapwood_core::tree::{Head, Lookup, settings_at};
-use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError, TimestampMs};
+use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError};
 use tokio_postgres::Row;
 
 use super::append::write_first;
@@ -17,6 +17,7 @@ use super::audit::write_line;
 use super::authority;
 use super::desk::Desk;
 use super::known::{Known, is_on_path};
+use super::lease::{NOW_MS, PgLease};
 use super::log::{LogRows, int, seq_of};
 use super::path::read_in_tree;
 use crate::admit::admit;
@@ -28,7 +29,10 @@ const LIST_ROWS: i64 = 500;
 const LOOKED_PAGES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
-const COLUMNS: &str = "pk, version, lease_holder, lease_fence, lease_until, summary, listed_at, authority";
+/// Of a session's row, and the time at which it is read.
+fn columns() -> String {
+    format!("pk, version, lease_holder, lease_fence, lease_until, summary, {NOW_MS} AS now_ms, authority")
+}
 
 /// A session that the caller may deal with.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub(super) struct SessionRow {
     /// Counts the changes of the row.
     pub version: i64,
     /// The last lease that was given out, be it over or not.
-    pub lease: Option<Lease>,
+    pub lease: Option<PgLease>,
     pub summary: Summary,
 }
 
@@ -68,15 +72,17 @@ pub(super) async fn find(
 /// The session that has this id in the tenant, whoever owns it.
 async fn look_up(desk: &Desk, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
     let lock = if hold == Hold::Yes { "FOR NO KEY UPDATE" } else { "" };
+    let columns = columns();
     let sql =
-        format!("SELECT {COLUMNS} FROM sessions WHERE tenant = $1 AND id = $2 AND id IS NOT NULL {lock}");
+        format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND id = $2 AND id IS NOT NULL {lock}");
     let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &id.as_str()]).await?;
     row.map(|row| read_row(desk, &row)).transpose()
 }
 
 /// By its number; none for an erased session that only its forks keep.
 pub(super) async fn by_pk(desk: &Desk, pk: i64) -> Result<Option<SessionRow>> {
-    let sql = format!("SELECT {COLUMNS} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
+    let columns = columns();
+    let sql = format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
     let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &pk]).await?;
     row.map(|row| read_row(desk, &row)).transpose()
 }
@@ -84,12 +90,9 @@ pub(super) async fn by_pk(desk: &Desk, pk: i64) -> Result<Option<SessionRow>> {
 fn read_row(desk: &Desk, row: &Row) -> Result<SessionRow> {
     let mut summary = read_summary(desk, row.get(5))?;
     summary.authority = authority::read(desk, row.get(7))?;
-    let fence = u64::try_from(row.get::<_, i64>(3)).unwrap_or(0);
-    let lease = row.get::<_, Option<String>>(2).map(|holder| Lease {
-        session: summary.id.clone(),
-        holder,
-        fence,
-        expires_at: TimestampMs(row.get(4)),
+    let lease = row.get::<_, Option<String>>(2).map(|holder| {
+        let fence = u64::try_from(row.get::<_, i64>(3)).unwrap_or(0);
+        PgLease::read(holder, fence, row.get(4), row.get(6))
     });
     Ok(SessionRow { pk: row.get(0), version: row.get(1), lease, summary })
 }

@@ -3,9 +3,9 @@
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
-use sapwood_core::port::store::{Append, Appended, Lease, Result};
+use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::{Scope, Source, TimestampMs};
+use sapwood_core::{Scope, Source};
 
 use super::audit::write_line;
 use super::authority;
@@ -18,6 +18,7 @@ use super::places::Placing;
 use super::search::Text;
 use super::session::{SessionRow, store_summary};
 use crate::admit::admit;
+use crate::lease::LeaseClock;
 use crate::match_text::text_of;
 use crate::pack::{Packed, pack_body, pack_drafts};
 use crate::rules;
@@ -60,6 +61,7 @@ pub(super) fn append(
     scope: &Scope,
     append: Append,
     packed: Vec<PackedBody>,
+    clock: &dyn LeaseClock,
 ) -> Result<Appended> {
     let mut hot = match desk.hot.take(scope, &append.session) {
         Some(hot) => hot,
@@ -69,7 +71,8 @@ pub(super) fn append(
     if let Some(answer) = earlier_answer(desk, hot.row.pk, &append)? {
         return Ok(answer);
     }
-    rules::check_append(scope, &hot.row.summary, &append, hot.lease.as_ref())?;
+    let lease = hot.lease.as_ref().map(|lease| lease.at(&clock.read()));
+    rules::check_append(scope, &hot.row.summary, &append, lease)?;
     let batch = Batch { drafts: append.drafts, packed, source: append.source };
     if append.source == Source::Imported && hot.row.summary.authority.is_none() {
         let source = authority::trace(desk, scope, &append.session)?;
@@ -189,47 +192,4 @@ struct StoredAnswer {
     /// What was asked; older answers do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<String>,
-}
-
-pub(super) fn lease_of(desk: &Desk, row: &SessionRow) -> Result<Option<Lease>> {
-    let mut select = desk.prepare("SELECT holder, fence, expires_at FROM leases WHERE session = ?1")?;
-    let lease = select.query_row([row.pk], |found| {
-        Ok(Lease {
-            session: row.summary.id.clone(),
-            holder: found.get(0)?,
-            fence: u64::try_from(found.get::<_, i64>(1)?).unwrap_or(0),
-            expires_at: TimestampMs(found.get(2)?),
-        })
-    });
-    lease.optional().at(&desk.path)
-}
-
-/// Takes a free or expired lease, or renews the holder's own.
-pub(super) fn take_lease(
-    desk: &Desk,
-    row: &SessionRow,
-    holder: &str,
-    ttl_ms: i64,
-    now: TimestampMs,
-) -> Result<Lease> {
-    let current = lease_of(desk, row)?;
-    let lease = rules::next_lease(current.as_ref(), &row.summary.id, holder, ttl_ms, now)?;
-    store_lease(desk, row.pk, &lease)?;
-    Ok(lease)
-}
-
-/// The row stays, so that the fence goes on growing; it is only expired.
-pub(super) fn release_lease(desk: &Desk, row: &SessionRow, given: &Lease) -> Result<()> {
-    match rules::released_lease(lease_of(desk, row)?.as_ref(), given) {
-        Some(released) => store_lease(desk, row.pk, &released),
-        None => Ok(()),
-    }
-}
-
-fn store_lease(desk: &Desk, pk: i64, lease: &Lease) -> Result<()> {
-    let sql = "INSERT INTO leases (session, holder, fence, expires_at) VALUES (?1, ?2, ?3, ?4)
-               ON CONFLICT (session) DO UPDATE SET holder = ?2, fence = ?3, expires_at = ?4";
-    let fence = i64::try_from(lease.fence).unwrap_or(i64::MAX);
-    desk.prepare(sql)?.execute(params![pk, lease.holder, fence, lease.expires_at.0]).at(&desk.path)?;
-    Ok(())
 }

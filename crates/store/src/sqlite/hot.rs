@@ -7,17 +7,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use sapwood_core::port::store::{Lease, Result};
+use sapwood_core::port::store::Result;
 use sapwood_core::tree::{Lookup, Node, Placed};
 use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
 
-use super::append::lease_of;
 use super::audit::LastLine;
 use super::desk::Desk;
 use super::fault::Fault;
+use super::lease::lease_of;
 use super::log::LogRows;
 use super::session::{Order, SessionRow, find};
+use crate::lease::StoredLease;
 
 /// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
 const SESSIONS_MAX: usize = 4_096;
@@ -30,14 +31,14 @@ const NODES_MAX: usize = 8;
 
 pub(super) struct HotSession {
     pub row: SessionRow,
-    pub lease: Option<Lease>,
+    pub lease: Option<StoredLease>,
     pub nodes: Nodes,
 }
 
 impl HotSession {
     pub fn load(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Self> {
         let row = find(desk, scope, session, Right::Read)?;
-        let lease = lease_of(desk, &row)?;
+        let lease = lease_of(desk, row.pk)?;
         Ok(Self { row, lease, nodes: Nodes::default() })
     }
 }

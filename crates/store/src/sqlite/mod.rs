@@ -18,6 +18,7 @@ mod gather;
 mod hot;
 mod index;
 mod keys;
+mod lease;
 mod log;
 mod memories;
 mod path;
@@ -48,6 +49,7 @@ use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
 };
 
+use crate::lease::{BootClock, LeaseClock};
 use crate::pieces::{Piece, slice};
 use crate::place::Place;
 use crate::{Durability, OpenOptions, private, rules};
@@ -73,6 +75,7 @@ pub struct SqliteStore {
     path: PathBuf,
     place: Place,
     durability: Durability,
+    lease_clock: Arc<dyn LeaseClock>,
     // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
     // that can write.
     readers: Readers,
@@ -104,6 +107,7 @@ impl SqliteStore {
             place: Place::new(&path),
             path,
             durability,
+            lease_clock: Arc::new(BootClock::default()),
             readers,
             gathering: Gathering::default(),
             path_readers,
@@ -111,6 +115,12 @@ impl SqliteStore {
             _folder,
             writer: Arc::new(Writer::start(desk, durability)?),
         })
+    }
+
+    /// Lets leases go by another clock, which a test can move.
+    pub fn with_lease_clock(mut self, clock: Arc<dyn LeaseClock>) -> Self {
+        self.lease_clock = clock;
+        self
     }
 
     /// What was erased is still in the write-ahead log until that is folded into the file.
@@ -215,7 +225,8 @@ impl Log for SqliteStore {
         let scope = scope.clone();
         let packed = append::pack_bodies(&append.drafts)?;
         let turn = if append.drafts.len() >= MANY_DRAFTS { Turn::Thread } else { Turn::Caller };
-        self.writer.write_in(turn, move |desk| append::append(desk, &scope, append, packed)).await
+        let clock = self.lease_clock.clone();
+        self.writer.write_in(turn, move |desk| append::append(desk, &scope, append, packed, &*clock)).await
     }
 
     /// They are packed and queued when they are first polled, and the queue has one end.
@@ -294,25 +305,25 @@ impl Leases for SqliteStore {
         session: &SessionId,
         holder: &str,
         ttl_ms: i64,
-        now: TimestampMs,
     ) -> Result<Lease> {
         let (scope, session, holder) = (scope.clone(), session.clone(), holder.to_owned());
+        let clock = self.lease_clock.clone();
         self.writer
             .write(move |desk| {
                 let row = find(desk, &scope, &session, Right::Write)?;
                 desk.hot.forget(row.pk);
-                append::take_lease(desk, &row, &holder, ttl_ms, now)
+                lease::take(desk, &row, &holder, ttl_ms, &*clock)
             })
             .await
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        let (scope, lease) = (scope.clone(), lease.clone());
+        let (scope, lease, clock) = (scope.clone(), lease.clone(), self.lease_clock.clone());
         self.writer
             .write(move |desk| {
                 let row = find(desk, &scope, &lease.session, Right::Write)?;
                 desk.hot.forget(row.pk);
-                append::release_lease(desk, &row, &lease)
+                lease::release(desk, &row, &lease, &*clock)
             })
             .await
     }

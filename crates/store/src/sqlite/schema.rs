@@ -22,8 +22,14 @@ struct Layout {
     steps: &'static [Script],
 }
 
+impl Layout {
+    fn version(&self) -> u32 {
+        u32::try_from(self.steps.len()).unwrap_or(u32::MAX)
+    }
+}
+
 const LAYOUT: Layout = Layout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, AUTHORITY],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
     steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
@@ -34,7 +40,7 @@ const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
 const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
-const NINTH: Script = &[AUTHORITY];
+const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 
 /// Between two tries for a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
@@ -108,6 +114,14 @@ INSERT INTO session_audit
 
 /// Which part of each session this store wrote itself, see [`super::authority`]. NULL for sessions from before.
 const AUTHORITY: &str = "ALTER TABLE sessions ADD COLUMN authority TEXT;";
+/// When a lease was taken, by the time since which boot, and for how long. `timed_fence` is the fence of the lease that the
+/// other three describe: a process of an earlier build that is still running changes the older columns alone.
+const LEASE_TERMS: &str = "
+ALTER TABLE leases ADD COLUMN boot TEXT;
+ALTER TABLE leases ADD COLUMN taken_ms INTEGER;
+ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
+ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
+";
 
 /// What has not changed since the first layout, or is changed by a later part of it.
 const COMMON: &str = "
@@ -328,19 +342,18 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
 }
 
 fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
-    let (application, version) = stamps(conn).at(path)?;
-    let known = u32::try_from(layout.steps.len()).unwrap_or(u32::MAX);
-    check_stamps(path, application, (version, known), conn)?;
-    if version == known {
+    let found = read_stamps(conn).at(path)?;
+    check_stamps(path, found, layout)?;
+    if found.version == layout.version() {
         return Ok(());
     }
-    if version == 0 {
+    if found.version == 0 {
         // Only takes effect on a file without pages yet; harmless otherwise.
         conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
         switch_to_wal(conn).at(path)?;
     }
     conn.execute_batch("BEGIN IMMEDIATE").at(path)?;
-    let migrated = run_scripts(conn, layout).at(path);
+    let migrated = run_scripts(conn, path, layout);
     let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
     conn.execute_batch(end).at(path)?;
     migrated
@@ -362,156 +375,59 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-fn stamps(conn: &Connection) -> rusqlite::Result<(i32, u32)> {
-    let application = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let version = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    Ok((application, version))
+/// Whose file it is, and which layout it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamps {
+    application: i32,
+    version: u32,
+    /// Tables, indexes and views.
+    objects: i64,
 }
 
-fn check_stamps(path: &Path, application: i32, (found, known): (u32, u32), conn: &Connection) -> Result<()> {
+/// Reads all of them in one snapshot: another process may be making the file between two statements.
+fn read_stamps(conn: &Connection) -> rusqlite::Result<Stamps> {
+    let snapshot = conn.unchecked_transaction()?;
+    let stamps = stamps_in_transaction(&snapshot)?;
+    snapshot.finish()?;
+    Ok(stamps)
+}
+
+fn stamps_in_transaction(conn: &Connection) -> rusqlite::Result<Stamps> {
+    Ok(Stamps {
+        application: conn.pragma_query_value(None, "application_id", |row| row.get(0))?,
+        version: conn.pragma_query_value(None, "user_version", |row| row.get(0))?,
+        objects: conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?,
+    })
+}
+
+fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
     let place = path.display().to_string();
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).at(path)?;
-    let ours = application == APPLICATION_ID;
-    if !ours && (tables > 0 || application != 0) {
+    let is_ours = found.application == APPLICATION_ID;
+    if !is_ours && (found.objects > 0 || found.application != 0) {
         let what = "is a SQLite database, but not one of Sapwood's; it was left alone".to_owned();
         return Err(StoreError::Damaged { place, what });
     }
-    if found > known {
-        return Err(StoreError::TooNew { place, found, known });
+    if found.version > layout.version() {
+        return Err(StoreError::TooNew { place, found: found.version, known: layout.version() });
     }
     Ok(())
 }
 
-/// Runs inside the write lock: another process may have migrated while we waited for it.
-fn run_scripts(conn: &Connection, layout: Layout) -> rusqlite::Result<()> {
-    let scripts = match stamps(conn)? {
-        (_, 0) => std::slice::from_ref(&layout.newest),
-        (_, version) => layout.steps.get(version as usize..).unwrap_or_default(),
+/// Runs inside the write lock. Another process may have migrated the file while we waited for it, to our layout or to a
+/// newer one, so the stamps are read and checked again.
+fn run_scripts(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
+    let found = stamps_in_transaction(conn).at(path)?;
+    check_stamps(path, found, layout)?;
+    let scripts = match found.version {
+        0 => std::slice::from_ref(&layout.newest),
+        version => layout.steps.get(version as usize..).unwrap_or_default(),
     };
     for script in scripts.iter().copied().flatten() {
-        conn.execute_batch(script)?;
+        conn.execute_batch(script).at(path)?;
     }
-    conn.pragma_update(None, "application_id", APPLICATION_ID)?;
-    conn.pragma_update(None, "user_version", u32::try_from(layout.steps.len()).unwrap_or(u32::MAX))
+    conn.pragma_update(None, "application_id", APPLICATION_ID).at(path)?;
+    conn.pragma_update(None, "user_version", layout.version()).at(path)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OLD: Layout = Layout { newest: FIRST, steps: &[FIRST] };
-    const NOTED: Layout = Layout { newest: &[], steps: &[FIRST, NOTES] };
-    const NOTES: Script = &["CREATE TABLE notes (text TEXT); INSERT INTO notes SELECT name FROM counters;"];
-    const BROKEN: Layout =
-        Layout { newest: &[], steps: &[FIRST, &["CREATE TABLE half (x)", "CREATE TABLE half (x)"]] };
-
-    fn file(dir: &tempfile::TempDir) -> (std::path::PathBuf, Connection) {
-        let path = dir.path().join("x.db");
-        let conn = Connection::open(&path).unwrap();
-        (path, conn)
-    }
-
-    fn count(conn: &Connection, sql: &str) -> i64 {
-        conn.query_row(sql, [], |row| row.get(0)).unwrap()
-    }
-
-    #[test]
-    fn an_older_file_is_brought_up_to_date_once_and_keeps_its_rows() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, conn) = file(&dir);
-        bring_up(&conn, &path, OLD).unwrap();
-        conn.execute("INSERT INTO tenants (name) VALUES ('kept')", []).unwrap();
-        for _ in 0..2 {
-            bring_up(&conn, &path, NOTED).unwrap();
-        }
-        assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 2));
-        assert_eq!(count(&conn, "SELECT count(*) FROM tenants WHERE name = 'kept'"), 1);
-        assert_eq!(count(&conn, "SELECT count(*) FROM notes"), 1, "the step ran once");
-    }
-
-    const OLD_ROWS: &str = "
-        INSERT INTO tenants (pk, name) VALUES (1, 'local'), (2, 'other');
-        INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0), (2, 1, 'b', 0);
-        INSERT INTO docs (doc, key) VALUES (1, 1 << 32 | 1), (2, 2 << 32 | 2), (3, 1 << 32 | 3);
-        INSERT INTO entries (key, id, at, by, kind, doc, version, packing, body) VALUES
-          (1 << 32 | 1, x'01', 0, 1, 1, 1, 1, 0, 'a1'), (1 << 32 | 2, x'02', 0, 1, 9, NULL, 1, 0, 'a2'),
-          (1 << 32 | 3, x'03', 0, 1, 1, 3, 1, 0, 'a3'), (2 << 32 | 1, x'04', 0, 1, 9, NULL, 1, 0, 'b1'),
-          (2 << 32 | 2, x'05', 0, 1, 1, 2, 1, 0, 'b2');
-        INSERT INTO texts (rowid, text) VALUES (1, 'one'), (2, 'two'), (3, 'three');
-        UPDATE counters SET value = 3 WHERE name = 'indexed';
-        WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000)
-        INSERT INTO audit SELECT 1, n, CASE WHEN n % 2 THEN 'a' END, n FROM numbers;
-        INSERT INTO audit VALUES (2, 1, 'a', 1);";
-
-    #[test]
-    fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, conn) = file(&dir);
-        bring_up(&conn, &path, OLD).unwrap();
-        conn.execute_batch(OLD_ROWS).unwrap();
-        migrate(&conn, &path).unwrap();
-        let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM entries ORDER BY arrival").unwrap();
-        let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
-        assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
-        assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
-        assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is built anew, later");
-        let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM log ORDER BY key").unwrap();
-        let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
-        assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
-        assert_eq!(count(&conn, "SELECT count(*) FROM audit WHERE key = (key >> 40) << 40 | line"), 5_001);
-        assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE key >> 40 = 1"), 2_048);
-        let last = count(&conn, "SELECT max(key) FROM session_audit");
-        assert_eq!(last, 1 << 40 | 4_095, "the rest is gone through");
-    }
-
-    #[test]
-    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
-        const SIX: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
-        let dir = tempfile::tempdir().unwrap();
-        let (path, conn) = file(&dir);
-        bring_up(&conn, &path, OLD).unwrap();
-        bring_up(&conn, &path, SIX).unwrap();
-        let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
-            INSERT INTO blobs (pk, tenant, hash, packing, data) VALUES (1, 1, x'01', 0, 'small'), (2, 1, x'02', 0, zeroblob(3 << 20));";
-        conn.execute_batch(rows).unwrap();
-        let pages = count(&conn, "PRAGMA page_count");
-        migrate(&conn, &path).unwrap();
-        assert_eq!(count(&conn, "SELECT count(*) FROM blobs WHERE cut IS NULL AND length(data) > 0"), 2);
-        assert_eq!(count(&conn, "SELECT count(*) FROM pieces"), 0);
-        assert!(count(&conn, "PRAGMA page_count") < pages + 10, "nothing was moved");
-    }
-
-    #[test]
-    fn a_new_file_is_laid_out_as_the_steps_would_have_left_it() {
-        let objects = |layouts: &[Layout]| {
-            let dir = tempfile::tempdir().unwrap();
-            let (path, conn) = file(&dir);
-            layouts.iter().for_each(|layout| bring_up(&conn, &path, *layout).unwrap());
-            let sql = "SELECT type, name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
-            let mut select = conn.prepare(sql).unwrap();
-            let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-            rows.and_then(Iterator::collect::<rusqlite::Result<Vec<(String, String, String)>>>).unwrap()
-        };
-        assert_eq!(objects(&[LAYOUT]), objects(&[OLD, LAYOUT]));
-    }
-
-    #[test]
-    fn a_step_that_fails_leaves_the_file_as_it_was() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, conn) = file(&dir);
-        bring_up(&conn, &path, OLD).unwrap();
-        bring_up(&conn, &path, BROKEN).unwrap_err();
-        assert_eq!(stamps(&conn).unwrap(), (APPLICATION_ID, 1));
-        assert_eq!(count(&conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'"), 0);
-    }
-
-    #[test]
-    fn a_newer_file_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, conn) = file(&dir);
-        bring_up(&conn, &path, OLD).unwrap();
-        bring_up(&conn, &path, NOTED).unwrap();
-        let refused = bring_up(&conn, &path, OLD).unwrap_err();
-        assert!(matches!(refused, StoreError::TooNew { found: 2, known: 1, .. }), "{refused}");
-    }
-}
+mod tests;

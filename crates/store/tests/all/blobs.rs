@@ -16,7 +16,7 @@ use sapwood_store::sqlite::SqliteStore;
 use tempfile::TempDir;
 
 /// How long what is dropped may take to be gone.
-const GONE_IN: Duration = Duration::from_secs(10);
+const GONE_IN: Duration = Duration::from_secs(60);
 
 fn ana() -> Scope {
     Scope::user("acme".parse().unwrap(), "ana".parse().unwrap())

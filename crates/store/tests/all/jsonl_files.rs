@@ -175,7 +175,7 @@ fn what_was_written_before_the_first_message_is_written_with_it() {
         };
         let first = store.append(&ana(), early.clone()).await.unwrap();
         use sapwood_core::port::store::Leases;
-        let lease = store.take_lease(&ana(), &id("s"), "h", 1_000, NOW).await.unwrap();
+        let lease = store.take_lease(&ana(), &id("s"), "h", 1_000).await.unwrap();
         let fenced = Append { fence: Some(lease.fence), ..append_of("s", vec![said("hello")]) };
         assert_eq!(store.append(&ana(), fenced).await.unwrap().head.seq, Seq(3));
         let before = store.summary(&ana(), &id("s")).await.unwrap();

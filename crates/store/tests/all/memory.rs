@@ -4,21 +4,26 @@ use std::sync::Arc;
 
 use sapwood_core::port::store::{Append, NewSession, Sessions};
 use sapwood_core::{Draft, Scope, SessionId, Store, TenantId, TimestampMs};
+use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::memory::MemoryStore;
 
-struct InMemory;
+#[derive(Default)]
+struct InMemory(Arc<ManualClock>);
 
 impl Harness for InMemory {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(MemoryStore::with_cap(10_000))
+        Arc::new(MemoryStore::with_cap(10_000).with_lease_clock(self.0.clone()))
     }
     fn persists(&self) -> bool {
         false
     }
+    fn pass_time(&self, ms: i64) {
+        self.0.pass(ms);
+    }
 }
 
-sapwood_store::conformance_tests!(InMemory);
+sapwood_store::conformance_tests!(InMemory::default());
 
 fn ana() -> Scope {
     Scope::user(TenantId::local(), "ana".parse().unwrap())

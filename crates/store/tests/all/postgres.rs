@@ -27,6 +27,13 @@ impl Harness for OneDatabase {
     fn persists(&self) -> bool {
         true
     }
+    /// The database's clock cannot be moved, so what it is compared with is.
+    fn pass_time(&self, ms: i64) {
+        let sql = format!(
+            "UPDATE sapwood.sessions SET version = version + 1, lease_until = lease_until - {ms} WHERE lease_until > 0"
+        );
+        cluster::shared().sql(database_of(&self.0), &sql);
+    }
 }
 
 mod suite {
@@ -52,7 +59,7 @@ async fn with_one_word(url: &str) -> PgStore {
     store
 }
 
-fn database_of(url: &str) -> &str {
+pub fn database_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap()
 }
 

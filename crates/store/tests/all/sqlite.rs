@@ -8,6 +8,7 @@ use sapwood_core::port::store::{
     Until, Upkeep,
 };
 use sapwood_core::{Draft, Part, Scope, Seq, SessionId, Store, TenantId, TimestampMs};
+use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
@@ -17,11 +18,12 @@ use tempfile::TempDir;
 pub struct OneFile {
     dir: TempDir,
     key: Option<Key>,
+    clock: Arc<ManualClock>,
 }
 
 impl OneFile {
     pub fn plain() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), key: None }
+        Self { dir: tempfile::tempdir().unwrap(), key: None, clock: ManualClock::new() }
     }
     #[cfg(feature = "encryption")]
     fn encrypted() -> Self {
@@ -32,10 +34,14 @@ impl OneFile {
 impl Harness for OneFile {
     async fn open(&self) -> Arc<dyn Store> {
         let options = OpenOptions { durability: Durability::Normal, key: self.key.clone() };
-        Arc::new(SqliteStore::open(self.dir.path().join("sapwood.db"), options).unwrap())
+        let store = SqliteStore::open(self.dir.path().join("sapwood.db"), options).unwrap();
+        Arc::new(store.with_lease_clock(self.clock.clone()))
     }
     fn persists(&self) -> bool {
         true
+    }
+    fn pass_time(&self, ms: i64) {
+        self.clock.pass(ms);
     }
 }
 

@@ -154,6 +154,13 @@ async fn detached(toolbox: &Tools) -> Vec<String> {
     ways
 }
 
+/// Waits for the first beat.
+async fn heart_beats(desk: &Desk) {
+    while !desk.project().join("heartbeat").exists() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The heart beat, and does not beat any more.
 fn assert_dead(desk: &Desk, how: &str) {
     let file = desk.project().join("heartbeat");
@@ -170,7 +177,7 @@ async fn nothing_outlives_a_call_that_ends() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
-        shell(&toolbox, &format!("{way}\nsleep 0.3; true")).await;
+        shell(&toolbox, &format!("{way}\nuntil [ -e heartbeat ]; do sleep 0.02; done; true")).await;
         assert_dead(&desk, &way);
     }
 }
@@ -180,8 +187,15 @@ async fn nothing_outlives_a_call_whose_time_is_over() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
-        let command = json!({"command": ["bash", "-c", format!("{way}\nsleep 60")], "timeout_s": 1});
-        toolbox.fails("run_command", command).await;
+        // On a busy machine the heart may need longer than a second to begin.
+        for timeout_s in [1, 5, 25] {
+            let command =
+                json!({"command": ["bash", "-c", format!("{way}\nsleep 600")], "timeout_s": timeout_s});
+            toolbox.fails("run_command", command).await;
+            if desk.project().join("heartbeat").exists() {
+                break;
+            }
+        }
         assert_dead(&desk, &way);
     }
 }
@@ -191,9 +205,11 @@ async fn nothing_outlives_a_call_that_is_dropped() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
-        let script = format!("{way}\nsleep 60");
-        let dropped = tokio::time::timeout(Duration::from_millis(500), shell(&toolbox, &script)).await;
-        assert!(dropped.is_err(), "it ended by itself: {way}");
+        let script = format!("{way}\nsleep 600");
+        tokio::select! {
+            _ = shell(&toolbox, &script) => panic!("it ended by itself: {way}"),
+            () = heart_beats(&desk) => {}
+        }
         assert_dead(&desk, &way);
     }
 }
@@ -212,7 +228,9 @@ fn nothing_outlives_the_process_that_made_the_call() {
         .spawn()
         .unwrap();
     launcher.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    while !desk.project().join("heartbeat").exists() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     drop(launcher.stdin.take());
     launcher.wait().unwrap();
     assert_dead(&desk, "the pipe was closed");

@@ -9,7 +9,7 @@ use super::*;
 
 async fn embed(provider: &str, answer: Exchange) -> (Result<Vec<Vec<f32>>, String>, server::Seen) {
     let server = Server::start(vec![answer]).await;
-    let models = Arc::new(models_at(provider, &base_url(provider, &server), 1_000));
+    let models = Arc::new(models_at(provider, &base_url(provider, &server), 20_000));
     let embedder = ModelEmbedder::new(models, format!("{provider}/small"));
     let texts = ["one".to_owned(), "two".to_owned()];
     let answer = embedder.embed(&texts).await.map_err(|error| error.to_string());

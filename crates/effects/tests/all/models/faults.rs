@@ -163,7 +163,7 @@ fn with_pauses(pause_ms: u64) -> Exchange {
 
 #[tokio::test]
 async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
-    for (pause_ms, idle_ms, code) in [(150, 1_000, "ok"), (600, 150, "model.silent")] {
+    for (pause_ms, idle_ms, code) in [(150, 20_000, "ok"), (20_000, 150, "model.silent")] {
         let server = Server::start(vec![with_pauses(pause_ms)]).await;
         let models = models_at("openai", &base_url("openai", &server), idle_ms);
         let heard = call(&models, &request(openai::NAME)).await;
@@ -241,7 +241,7 @@ async fn dropping_a_stream_hangs_up() {
     let mut stream = models.call(&request(ollama::NAME)).await.unwrap();
     assert_eq!(stream.next().await, Some(Ok(Piece::Text("Hi".into()))));
     drop(stream);
-    tokio::time::timeout(Duration::from_secs(5), server).await.expect("the client hangs up").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), server).await.expect("the client hangs up").unwrap();
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::*;
 
 const PROVIDERS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
 /// How often the mock is asked whether it is up.
-const KNOCKS_MAX: usize = 200;
+const KNOCKS_MAX: usize = 2_400;
 
 /// Copied and installed once into the build's own directory, so that the source tree stays clean.
 static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -94,7 +94,7 @@ async fn an_answer_that_was_too_long_says_so() {
 async fn the_models_of_a_local_server_can_be_listed_and_a_missing_server_has_none() {
     let tags = r#"{"models":[{"name":"qwen3:8b","size":1},{"name":"gemma4:latest"}]}"#;
     let server = Server::start(vec![Exchange::answer(200, &[], tags)]).await;
-    let models = models_at("ollama", &server.url, 1_000);
+    let models = models_at("ollama", &server.url, 20_000);
     assert_eq!(models.local_names().await, ["ollama/qwen3:8b", "ollama/gemma4:latest"]);
     assert_eq!(server.seen()[0].line, "GET /api/tags HTTP/1.1");
     drop(server);

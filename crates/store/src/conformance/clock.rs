@@ -1,0 +1,52 @@
+//! A clock for leases that stands still until a test moves it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sapwood_core::TimestampMs;
+
+use crate::lease::{LeaseClock, Reading};
+
+/// Where the wall clock begins.
+const WALL_MS: i64 = 1_900_000_000_000;
+
+pub struct ManualClock(Mutex<Reading>);
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self(Mutex::new(Reading { boot: "boot".into(), since_boot_ms: 1_000, wall: TimestampMs(WALL_MS) }))
+    }
+}
+
+impl ManualClock {
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, ms: i64) {
+        let mut reading = self.lock();
+        reading.since_boot_ms += ms;
+        reading.wall.0 += ms;
+    }
+
+    /// Sets the wall clock forward or back.
+    pub fn shift_wall(&self, ms: i64) {
+        self.lock().wall.0 += ms;
+    }
+
+    /// Boots the machine: the time since then begins anew, and soon is what it was before.
+    pub fn reboot(&self) {
+        let mut reading = self.lock();
+        reading.boot = format!("{}+", reading.boot).into();
+    }
+}
+
+impl LeaseClock for ManualClock {
+    fn read(&self) -> Reading {
+        self.lock().clone()
+    }
+}

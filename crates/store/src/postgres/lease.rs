@@ -1,0 +1,78 @@
+//! Leases, in the row of their session. The database's clock says when they end, for all servers: the one that took a lease
+//! may have any clock of its own. A server of an earlier build that runs beside us writes `lease_until` by its own clock; see
+//! [`crate::lease`] for what that is worth.
+
+use std::time::{Duration, Instant};
+
+use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Result};
+use sapwood_core::{Right, Scope, SessionId};
+
+use super::desk::Desk;
+use super::session::{Hold, find};
+use crate::lease::{LastLease, next_lease, remaining_of_wall_time};
+
+/// The database's time in milliseconds, at the moment, not when the transaction began.
+pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// The last lease of a session.
+#[derive(Debug, Clone)]
+pub(super) struct PgLease {
+    holder: String,
+    fence: u64,
+    /// When it ends, or later: what is remembered of a session is compared without asking the database. A lease that still
+    /// seems live then is looked up again; one that is over is over there, too.
+    ends: Instant,
+}
+
+impl PgLease {
+    pub fn read(holder: String, fence: u64, until_ms: i64, now_ms: i64) -> Self {
+        let remaining_ms = remaining_of_wall_time(until_ms, now_ms);
+        let remaining = Duration::from_millis(u64::try_from(remaining_ms).unwrap_or(0));
+        Self { holder, fence, ends: Instant::now() + remaining }
+    }
+
+    pub fn now(&self) -> LastLease<'_> {
+        let remaining = self.ends.saturating_duration_since(Instant::now());
+        // A part of a millisecond is a time to wait, too.
+        let remaining_ms = i64::try_from(remaining.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX);
+        LastLease { holder: &self.holder, fence: self.fence, remaining_ms }
+    }
+}
+
+/// Takes a free or expired lease, or renews the holder's own.
+pub(super) async fn take(
+    desk: &Desk,
+    scope: &Scope,
+    session: &SessionId,
+    holder: &str,
+    ttl_ms: i64,
+) -> Result<Lease> {
+    let row = find(desk, scope, session, Right::Write, Hold::Yes).await?;
+    let lease = next_lease(row.lease.as_ref().map(PgLease::now), &row.summary.id, holder, ttl_ms)?;
+    let sql = format!(
+        "UPDATE sessions SET version = version + 1, lease_holder = $3, lease_fence = $4, lease_until = {NOW_MS} + $5
+         WHERE tenant = $1 AND pk = $2"
+    );
+    let fence = i64::try_from(lease.fence).unwrap_or(i64::MAX);
+    desk.execute(&sql, &[&desk.tenant.as_str(), &row.pk, &lease.holder, &fence, &ttl_ms]).await?;
+    Ok(lease)
+}
+
+/// The row keeps the fence, so that fences never go back; the lease is only over.
+pub(super) async fn release(desk: &Desk, scope: &Scope, given: &Lease) -> Result<()> {
+    let row = find(desk, scope, &given.session, Right::Write, Hold::Yes).await?;
+    if row.lease.as_ref().is_some_and(|last| last.now().is(given)) {
+        let sql = "UPDATE sessions SET version = version + 1, lease_until = 0 WHERE tenant = $1 AND pk = $2";
+        desk.execute(sql, &[&desk.tenant.as_str(), &row.pk]).await?;
+    }
+    Ok(())
+}
+
+/// Sessions of any tenant whose turn is open and whose lease is over. The parameter is how many.
+pub(super) fn abandoned() -> String {
+    format!(
+        "SELECT tenant, id FROM sessions, (SELECT {NOW_MS} AS now_ms OFFSET 0) AS clock
+         WHERE is_open AND id IS NOT NULL
+           AND (lease_until <= now_ms OR lease_until > now_ms + {LEASE_TTL_MS_MAX}) LIMIT $1"
+    )
+}

@@ -1,0 +1,82 @@
+//! Several processes that make the same store, or the same session, at the same moment.
+
+use std::sync::{Arc, Barrier};
+
+use sapwood_core::port::store::{Created, NewSession, Result};
+use sapwood_core::{Store, TimestampMs};
+use sapwood_store::conformance::{block_on, cluster};
+use sapwood_store::{Durability, OpenOptions, open};
+
+use super::postgres::{ana, database_of};
+
+const OPENERS: usize = 8;
+
+/// Opens the store once per opener, all at the same moment, and lets each make a session of this name.
+fn create_at_once(url: &str, name: impl Fn(usize) -> String + Sync) -> Vec<Result<Created>> {
+    let start = Barrier::new(OPENERS);
+    std::thread::scope(|scope| {
+        let opener = |number: usize| {
+            let (start, name) = (&start, &name);
+            scope.spawn(move || {
+                start.wait();
+                let options = OpenOptions { durability: Durability::Normal, ..OpenOptions::default() };
+                let store: Arc<dyn Store> = open(url, options)?;
+                let new = NewSession::new(name(number).parse().unwrap(), TimestampMs(1));
+                block_on(store.create(&ana(), new))
+            })
+        };
+        let running: Vec<_> = (0..OPENERS).map(opener).collect();
+        running.into_iter().map(|opener| opener.join().unwrap()).collect()
+    })
+}
+
+fn count_new(answers: Vec<Result<Created>>, url: &str) -> usize {
+    let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|error| panic!("{url}: {error}")));
+    answers.filter(|created| *created == Created::New).count()
+}
+
+/// A URL for each round, in one directory.
+fn in_files(scheme: &str, rounds: usize, check: impl Fn(&str)) {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..rounds {
+        check(&format!("{scheme}:{}", dir.path().join(format!("{round}")).display()));
+    }
+}
+
+#[test]
+fn eight_openers_of_a_new_store_in_files_all_make_their_session() {
+    for scheme in ["sqlite", "jsonl"] {
+        in_files(scheme, 30, |url| {
+            let answers = create_at_once(url, |number| format!("s{number}"));
+            assert_eq!(count_new(answers, url), OPENERS);
+        });
+    }
+}
+
+#[test]
+fn eight_openers_of_a_new_store_in_files_make_one_session_of_one_name() {
+    for scheme in ["sqlite", "jsonl"] {
+        in_files(scheme, 30, |url| {
+            assert_eq!(count_new(create_at_once(url, |_| "same".to_owned()), url), 1);
+        });
+    }
+}
+
+/// Two databases of one server at a time: the role is the server's own, and made by the first.
+#[test]
+fn eight_openers_of_each_of_two_empty_databases_make_one_layout_in_each() {
+    for _ in 0..4 {
+        let urls = [cluster::shared().new_database(), cluster::shared().new_database()];
+        std::thread::scope(|scope| {
+            for url in &urls {
+                scope.spawn(move || {
+                    assert_eq!(count_new(create_at_once(url, |_| "same".to_owned()), url), 1);
+                });
+            }
+        });
+        for url in &urls {
+            let steps = "SELECT count(*) = max(step) FROM sapwood.layout";
+            assert_eq!(cluster::shared().sql(database_of(url), steps).trim(), "t");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What came of the stages of a run: how many tests passed, which ones failed, and where. Pure.
+
+use std::fmt;
+
+/// Tests, as their runner counted them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tests {
+    pub passed: u64,
+    /// The tests that failed, by name, each with the program it is in if that is known.
+    pub failed: Vec<String>,
+    /// Programs that failed without naming a test: they were killed, or did not come so far.
+    pub broken: Vec<String>,
+}
+
+/// What a stage came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(&'static str),
+    Tested(Tests),
+}
+
+#[derive(Debug, Default)]
+pub struct Report(Vec<(&'static str, Outcome)>);
+
+impl Report {
+    /// Notes a stage, and says whether all is well with it.
+    pub fn note(&mut self, stage: &'static str, outcome: Outcome) -> bool {
+        let is_well = match &outcome {
+            Outcome::Passed => true,
+            Outcome::Failed(_) | Outcome::Skipped(_) => false,
+            Outcome::Tested(tests) => tests.failed.is_empty() && tests.broken.is_empty(),
+        };
+        self.0.push((stage, outcome));
+        is_well
+    }
+
+    pub fn passed(&self) -> u64 {
+        let passed = |(_, outcome): &(_, Outcome)| match outcome {
+            Outcome::Tested(tests) => tests.passed,
+            _ => 0,
+        };
+        self.0.iter().map(passed).sum()
+    }
+
+    /// Tests that failed, and whatever else did.
+    pub fn failed(&self) -> usize {
+        let failed = |(_, outcome): &(_, Outcome)| match outcome {
+            Outcome::Passed | Outcome::Skipped(_) => 0,
+            Outcome::Failed(_) => 1,
+            Outcome::Tested(tests) => tests.failed.len() + tests.broken.len(),
+        };
+        self.0.iter().map(failed).sum()
+    }
+}
+
+/// A line per stage, a line for each thing that failed, and a closing line.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "summary:")?;
+        for (stage, outcome) in &self.0 {
+            match outcome {
+                Outcome::Passed => writeln!(f, "  {stage}: ok")?,
+                Outcome::Failed(why) => writeln!(f, "  {stage}: FAILED: {why}")?,
+                Outcome::Skipped(why) => writeln!(f, "  {stage}: skipped, because {why}")?,
+                Outcome::Tested(tests) => write_tests(f, stage, tests)?,
+            }
+        }
+        writeln!(f, "{} passed, {} failed", self.passed(), self.failed())
+    }
+}
+
+fn write_tests(f: &mut fmt::Formatter<'_>, stage: &str, tests: &Tests) -> fmt::Result {
+    let is_well = tests.failed.is_empty() && tests.broken.is_empty();
+    let word = if is_well { "ok" } else { "FAILED" };
+    writeln!(f, "  {stage}: {word}, {} passed, {} failed", tests.passed, tests.failed.len())?;
+    for name in &tests.failed {
+        writeln!(f, "    failed: {name}")?;
+    }
+    for program in &tests.broken {
+        writeln!(f, "    failed without naming a test: {program}")?;
+    }
+    Ok(())
+}
+
+/// Reads what `cargo test --no-fail-fast` printed.
+pub fn read_cargo(lines: &[String]) -> Tests {
+    let mut tests = Tests::default();
+    let (mut program, mut named) = (String::new(), Vec::new());
+    // Programs that ran, and whether they said what came of their tests.
+    let mut ran: Vec<(String, bool)> = Vec::new();
+    for line in lines {
+        let text = line.trim();
+        if let Some(started) = line.strip_prefix("     Running ").or(line.strip_prefix("   Doc-tests ")) {
+            program = program_of(started);
+            ran.push((program.clone(), false));
+        } else if text == "failures:" {
+            named.clear();
+        } else if let Some(result) = text.strip_prefix("test result: ") {
+            tests.passed += count_before(result, " passed");
+            if result.starts_with("FAILED") {
+                tests.failed.extend(named.drain(..).map(|name| format!("{name} in {program}")));
+            }
+            if let Some(last) = ran.last_mut() {
+                last.1 = true;
+            }
+        } else if line.starts_with("    ") && !text.contains(' ') && !text.is_empty() {
+            named.push(text.to_owned());
+        }
+    }
+    tests.broken = ran.into_iter().filter(|(_, told)| !told).map(|(program, _)| program).collect();
+    tests
+}
+
+/// `tests/all.rs (target/debug/deps/all-0123)` and the like, without what changes from build to build.
+fn program_of(started: &str) -> String {
+    let Some((source, path)) = started.split_once(" (") else { return started.to_owned() };
+    let name = path.trim_end_matches(')').rsplit('/').next().unwrap_or_default();
+    let name = name.rsplit_once('-').map_or(name, |(name, _)| name);
+    format!("{name} ({source})")
+}
+
+/// Reads what Node's reporter `spec` printed.
+pub fn read_node(lines: &[String]) -> Tests {
+    let mut tests = Tests::default();
+    for line in lines {
+        let text = line.trim();
+        if let Some(count) = text.strip_prefix("ℹ pass ") {
+            tests.passed += count.trim().parse().unwrap_or(0);
+        } else if let Some(name) = text.strip_prefix("✖ ").filter(|name| *name != "failing tests:") {
+            let name = name.rsplit_once(" (").map_or(name, |(name, _)| name).to_owned();
+            // Each is printed where it failed, and again at the end.
+            if !tests.failed.contains(&name) {
+                tests.failed.push(name);
+            }
+        }
+    }
+    tests
+}
+
+fn count_before(text: &str, word: &str) -> u64 {
+    let before = text.split(word).next().unwrap_or_default();
+    before.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    const CARGO: &str = "     Running unittests src/lib.rs (target/debug/deps/core-12ab)
+
+running 2 tests
+test a::works ... ok
+test a::breaks ... FAILED
+
+failures:
+
+---- a::breaks stdout ----
+    indented_output_of_the_test
+
+failures:
+    a::breaks
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+
+error: test failed, to rerun pass `-p core --lib`
+     Running tests/all.rs (target/debug/deps/all-34cd)
+
+running 3 tests
+error: test failed, to rerun pass `-p core --test all`
+
+Caused by:
+  process didn't exit successfully: `all` (signal: 9, SIGKILL: kill)
+   Doc-tests core
+
+running 7 tests
+test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    #[test]
+    fn one_program_that_fails_does_not_hide_the_others() {
+        let tests = read_cargo(&lines(CARGO));
+        assert_eq!(tests.passed, 8);
+        assert_eq!(tests.failed, ["a::breaks in core (unittests src/lib.rs)"]);
+        assert_eq!(tests.broken, ["all (tests/all.rs)"]);
+    }
+
+    #[test]
+    fn what_node_printed_is_counted_once() {
+        let printed = "✔ opens (12ms)\n✖ closes (also late) (3.2ms)\nℹ tests 2\nℹ pass 1\nℹ fail 1\n\n✖ failing tests:\n\ntest at x.mjs:3:1\n✖ closes (also late) (3.2ms)\n";
+        let tests = read_node(&lines(printed));
+        assert_eq!((tests.passed, tests.failed), (1, vec!["closes (also late)".to_owned()]));
+    }
+
+    #[test]
+    fn the_closing_line_stands_alone_and_counts_whatever_failed() {
+        let mut report = Report::default();
+        assert!(report.note("format", Outcome::Passed));
+        assert!(!report.note("clippy", Outcome::Failed("cargo clippy failed".to_owned())));
+        assert!(!report.note("tests", Outcome::Tested(read_cargo(&lines(CARGO)))));
+        assert!(!report.note("journeys", Outcome::Skipped("nothing was built")));
+        let said = report.to_string();
+        assert_eq!(said.lines().last(), Some("8 passed, 3 failed"), "{said}");
+        assert!(said.contains("    failed: a::breaks in core (unittests src/lib.rs)\n"), "{said}");
+        assert!(said.contains("  clippy: FAILED: cargo clippy failed\n"), "{said}");
+    }
+}
