@@ -3,9 +3,9 @@
 
 use sapwood_core::Draft;
 use sapwood_core::fixture::MemLog;
-use sapwood_formats::import::grow::Grower;
-use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::reconcile::Reconciler;
 use sapwood_formats::import::sapwood::Importer;
+use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, LineSplitter, detect, reader};
 
 pub fn run(format: Format, bytes: &[u8]) {
@@ -34,14 +34,14 @@ fn read_own(bytes: &[u8]) -> Vec<Draft> {
 /// How many entries a file adds to a log.
 fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
     let Some(mut reader) = reader(format, "-") else { return 0 };
-    let mut harvest = Harvest::default();
+    let mut harvest = StepBatch::default();
     if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
         reader.push_document(bytes, &mut harvest);
     } else {
         split(bytes, |line, number| reader.push_line(line, number, &mut harvest));
     }
     reader.finish(&mut harvest);
-    let (mut grower, mut drafts) = (Grower::new(format.agent()), Vec::new());
+    let (mut grower, mut drafts) = (Reconciler::new(format.agent()), Vec::new());
     for entry in log.entries() {
         let meta = &entry.meta;
         grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());

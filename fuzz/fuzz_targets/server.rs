@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sapwood::store::{OpenOptions, open};
 use sapwood::{Agent, Engine, Principal, Scope, SystemClock, TenantId};
-use sapwood_server::door::Door;
+use sapwood_server::auth::Door;
 use sapwood_server::{Listening, Settings, State};
 
 static SERVER: LazyLock<SocketAddr> = LazyLock::new(start);

@@ -2,7 +2,7 @@
 //! home. Strict: whatever is not understood is a mistake with its place. A session freezes the agent it was started with,
 //! so a file matters only when one is started.
 
-mod located;
+mod spanned;
 mod syntax;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 
-use located::{Located, Mistake, Place, nearest};
+use spanned::{Located, Mistake, SourcePosition, nearest};
 use syntax::Syntax;
 
 /// Largest file that is read.
@@ -160,7 +160,7 @@ fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// Reads one file, and says everything that is wrong with it.
 pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
-    let start = Place { line: 1, column: 1 };
+    let start = SourcePosition { line: 1, column: 1 };
     let whole = |why: String| vec![Mistake { place: start, field: String::new(), why }];
     let faults = |mistakes: Vec<Mistake>| -> Vec<Fault> {
         mistakes.into_iter().map(|mistake| fault(path, mistake)).collect()

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
-use crate::world::find_secrets;
+use crate::providers::find_secrets;
 
 /// One `[[hooks]]`.
 #[derive(Debug, Clone, Deserialize)]

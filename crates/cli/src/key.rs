@@ -5,14 +5,14 @@ use std::path::Path;
 
 use sapwood::store::Key;
 
+use crate::app::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
-use crate::wiring::Place;
 
 /// Longest key that is read from a file.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-pub fn find(place: &Place) -> Result<Option<Key>> {
+pub fn find(place: &AppPaths) -> Result<Option<Key>> {
     if place.url.starts_with("memory:") {
         return Ok(None);
     }
@@ -28,7 +28,7 @@ pub fn find(place: &Place) -> Result<Option<Key>> {
     Ok(Some(key))
 }
 
-fn from_anywhere(place: &Place) -> Result<Option<(String, Key)>> {
+fn from_anywhere(place: &AppPaths) -> Result<Option<(String, Key)>> {
     if let Some(text) = std::env::var_os("SAPWOOD_KEY").filter(|text| !text.is_empty()) {
         let not_text = |_| Failure::usage("SAPWOOD_KEY is not valid UTF-8", "give the key as text");
         let text = text.into_string().map_err(not_text)?;

@@ -1,13 +1,14 @@
 //! The binary `sapwood`: a terminal, a configuration and an environment around the engine. It decides nothing about
 //! sessions itself.
 //!
-//! A tour: [`args`] says what can be typed; [`wiring`] turns options, environment and configuration into an engine and a
+//! A tour: [`args`] says what can be typed; [`app`] turns options, environment and configuration into an engine and a
 //! scope; [`cmd`] has one file per command; [`render`] is everything that is printed; [`failure`] is everything that can
 //! go wrong, with its exit code and hint.
 //!
 //! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
 
 mod agents;
+mod app;
 mod args;
 mod bench;
 mod chat;
@@ -19,12 +20,11 @@ mod key;
 mod keychain;
 mod lines;
 mod log;
-mod moment;
+mod providers;
 mod render;
 mod telemetry;
+mod time_arg;
 mod triggers;
-mod wiring;
-mod world;
 
 use std::process::ExitCode;
 

@@ -13,9 +13,9 @@ use sapwood_server::ServedTrigger;
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
-use crate::wiring::App;
-use crate::world::find_secrets;
+use crate::providers::find_secrets;
 
 /// Most triggers of one configuration.
 const TRIGGERS_MAX: usize = 100;

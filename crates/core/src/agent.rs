@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::brief::TOLD_TOKENS_DEFAULT;
+use crate::memory::prompt::TOLD_TOKENS_DEFAULT;
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
 use crate::port::tool::{FsScope, McpServer};

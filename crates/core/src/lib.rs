@@ -30,12 +30,12 @@ pub mod project;
 pub mod retry;
 pub mod scope;
 pub mod secret_shape;
+pub mod settings;
 pub mod tokens;
 pub mod tree;
 pub mod trigger;
 pub mod trim;
 pub mod turn;
-pub mod view;
 
 pub use agent::Agent;
 pub use authority::{Authority, Source};

@@ -10,7 +10,7 @@
 use crate::entry::{Body, Draft, Entry, Kind, Meta, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
 use crate::scope::Principal;
-use crate::view::Settings;
+use crate::settings::Settings;
 
 /// The log's last seq and the active leaf: what compare-and-swap checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

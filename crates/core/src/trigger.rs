@@ -348,13 +348,17 @@ impl TriggerState {
 
 /// What is to be done about a firing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum FiringStep {
     Send(Seq),
     Skip(Seq, String),
 }
 
 /// What is to be done now, and in how many milliseconds to ask again if nothing else happens.
-pub fn next_steps(trigger: &Trigger, state: &TriggerState, now: TimestampMs) -> (Vec<Step>, Option<u64>) {
+pub fn next_steps(
+    trigger: &Trigger,
+    state: &TriggerState,
+    now: TimestampMs,
+) -> (Vec<FiringStep>, Option<u64>) {
     let waiting: Vec<&Firing> = state.waiting().collect();
     let (Some(first), Some(newest)) = (waiting.first(), waiting.last()) else { return (Vec::new(), None) };
     if trigger.debounce_ms > 0 {
@@ -366,7 +370,8 @@ pub fn next_steps(trigger: &Trigger, state: &TriggerState, now: TimestampMs) -> 
             return (Vec::new(), Some(left.unsigned_abs()));
         }
         if waiting.len() > 1 {
-            let merged = |firing: &&Firing| Step::Skip(firing.seq, format!("merged into {}", newest.seq));
+            let merged =
+                |firing: &&Firing| FiringStep::Skip(firing.seq, format!("merged into {}", newest.seq));
             return (waiting[..waiting.len() - 1].iter().map(merged).collect(), Some(0));
         }
     }
@@ -380,11 +385,11 @@ pub fn next_steps(trigger: &Trigger, state: &TriggerState, now: TimestampMs) -> 
     for (at, firing) in waiting.iter().enumerate() {
         if at >= allowed {
             let why = format!("more than {} an hour", trigger.per_hour_max);
-            steps.push(Step::Skip(firing.seq, why));
+            steps.push(FiringStep::Skip(firing.seq, why));
         } else if at < room {
-            steps.push(Step::Send(firing.seq));
+            steps.push(FiringStep::Send(firing.seq));
         } else if trigger.conflict == Conflict::Skip {
-            steps.push(Step::Skip(firing.seq, "an earlier one still runs".to_owned()));
+            steps.push(FiringStep::Skip(firing.seq, "an earlier one still runs".to_owned()));
         }
     }
     (steps, None)
@@ -435,14 +440,14 @@ mod tests {
         state
     }
 
-    fn steps(trigger: &Trigger, notes: &[TriggerNote], now_ms: i64) -> Vec<Step> {
+    fn steps(trigger: &Trigger, notes: &[TriggerNote], now_ms: i64) -> Vec<FiringStep> {
         next_steps(trigger, &fold(notes), TimestampMs(now_ms)).0
     }
 
     #[test]
     fn a_firing_is_sent_once() {
         let queue = trigger(Conflict::Queue, 0);
-        assert_eq!(steps(&queue, &[due()], 9_000), [Step::Send(Seq(1))]);
+        assert_eq!(steps(&queue, &[due()], 9_000), [FiringStep::Send(Seq(1))]);
         assert_eq!(steps(&queue, &[due(), sent(1)], 9_000), []);
         assert_eq!(steps(&queue, &[due(), sent(1), ended(1)], 9_000), []);
     }
@@ -450,10 +455,10 @@ mod tests {
     #[test]
     fn a_second_one_waits_is_left_out_or_runs_beside_it() {
         let notes = [due(), sent(1), due(), due()];
-        let skip = |seq| Step::Skip(Seq(seq), "an earlier one still runs".to_owned());
+        let skip = |seq| FiringStep::Skip(Seq(seq), "an earlier one still runs".to_owned());
         assert_eq!(steps(&trigger(Conflict::Queue, 0), &notes, 9_000), []);
         assert_eq!(steps(&trigger(Conflict::Skip, 0), &notes, 9_000), [skip(3), skip(4)]);
-        let both = [Step::Send(Seq(3)), Step::Send(Seq(4))];
+        let both = [FiringStep::Send(Seq(3)), FiringStep::Send(Seq(4))];
         assert_eq!(steps(&trigger(Conflict::Parallel, 0), &notes, 9_000), both);
     }
 
@@ -462,7 +467,7 @@ mod tests {
         let debounced = trigger(Conflict::Queue, 5_000);
         let (none, wait) = next_steps(&debounced, &fold(&[due(), due()]), TimestampMs(4_000));
         assert_eq!((none, wait), (Vec::new(), Some(3_000)));
-        let merged = Step::Skip(Seq(1), "merged into 2".to_owned());
+        let merged = FiringStep::Skip(Seq(1), "merged into 2".to_owned());
         assert_eq!(steps(&debounced, &[due(), due()], 8_000), [merged]);
         // One comes every second, and still it fires in the end.
         let many: Vec<TriggerNote> = (0..60).map(|_| due()).collect();
@@ -473,8 +478,8 @@ mod tests {
     fn an_hour_takes_only_so_many() {
         let few = Trigger { per_hour_max: 1, ..trigger(Conflict::Queue, 0) };
         let notes = [due(), sent(1), ended(1), due()];
-        assert_eq!(steps(&few, &notes, 9_000), [Step::Skip(Seq(4), "more than 1 an hour".to_owned())]);
-        assert_eq!(steps(&few, &notes, 9_000 + HOUR_MS), [Step::Send(Seq(4))]);
+        assert_eq!(steps(&few, &notes, 9_000), [FiringStep::Skip(Seq(4), "more than 1 an hour".to_owned())]);
+        assert_eq!(steps(&few, &notes, 9_000 + HOUR_MS), [FiringStep::Send(Seq(4))]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use sapwood_core::entry::Stance;
 use sapwood_core::port::store::{ListFilter, StoreError};
-use sapwood_core::view::Labels;
+use sapwood_core::settings::Labels;
 use sapwood_core::{EntryId, Record, Scope, Seq, SessionId};
 
 use crate::{Engine, EngineError, Result};

@@ -11,11 +11,11 @@ use sapwood_core::agent::{Agent, ChainLink};
 use sapwood_core::entry::{Body, ContextChanged, Entry, SkillsChanged};
 use sapwood_core::port::store::Until;
 use sapwood_core::project::summary::Summary;
-use sapwood_core::view::Settings;
+use sapwood_core::settings::Settings;
 use sapwood_core::{Authority, Kind, Scope, Seq, SessionId};
 
+use crate::backends::Backends;
 use crate::turn::settings_of;
-use crate::world::World;
 use crate::{Engine, EngineError, Result};
 
 /// How sessions are continued that have no configuration of their own.
@@ -222,7 +222,7 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: &World,
+        world: &Backends,
         configured: &Configured,
         chain: &[ChainLink],
     ) -> Result<()> {

@@ -36,7 +36,7 @@ pub enum EngineError {
     #[error(transparent)]
     Id(#[from] IdError),
     #[error("this engine has no models and tools to run turns with")]
-    NoWorld,
+    NoBackends,
     #[error("a turn is running in session {session}")]
     TurnRunning { session: SessionId },
     #[error("turn {turn} of session {session} was interrupted, or waits for a person")]
@@ -111,7 +111,7 @@ impl EngineError {
             EngineError::NoSuchSession { .. } | EngineError::NoSessions => "session.not_found",
             EngineError::NoSuchMemory { .. } => "memory.not_found",
             EngineError::Invalid { .. } | EngineError::Id(_) => "input.invalid",
-            EngineError::NoWorld => "model.none",
+            EngineError::NoBackends => "model.none",
             EngineError::TurnRunning { .. } => "turn.running",
             EngineError::TurnOpen { .. } => "turn.interrupted",
             EngineError::NoTurn { .. } => "turn.none",

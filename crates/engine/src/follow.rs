@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood_core::port::store::is_full_page;
 use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 
-use crate::tail::{Page, SharedPage, Watch};
+use crate::wakeups::{Page, SharedPage, Watch};
 use crate::{Engine, Result};
 
 /// How many records one question brings at most; the store bounds their bytes.
@@ -19,14 +19,14 @@ pub struct Follower {
     scope: Scope,
     session: SessionId,
     cursor: Seq,
-    page: Held,
+    page: BufferedRecords,
     /// The wake-up by which everything that was there had been read.
     drained_at: Option<u64>,
     watch: Watch,
 }
 
 /// What a follower has of a page and not yet given away.
-enum Held {
+enum BufferedRecords {
     Own(VecDeque<Record>),
     /// All followers hold the same one, and each copies the record it is at.
     Shared(Arc<Page>),
@@ -46,7 +46,7 @@ impl Engine {
             scope: scope.clone(),
             session: session.clone(),
             cursor,
-            page: Held::Own(VecDeque::new()),
+            page: BufferedRecords::Own(VecDeque::new()),
             drained_at: None,
             watch,
         })
@@ -90,8 +90,8 @@ impl Follower {
 
     fn take(&mut self) -> Option<Record> {
         let next = match &mut self.page {
-            Held::Own(records) => records.pop_front(),
-            Held::Shared(page) => {
+            BufferedRecords::Own(records) => records.pop_front(),
+            BufferedRecords::Shared(page) => {
                 let at = page.records.partition_point(|record| record.meta.seq <= self.cursor);
                 page.records.get(at).cloned()
             }
@@ -99,7 +99,7 @@ impl Follower {
         match &next {
             Some(record) => self.cursor = record.meta.seq,
             // A page that is used up is nobody's to keep.
-            None => self.page = Held::Own(VecDeque::new()),
+            None => self.page = BufferedRecords::Own(VecDeque::new()),
         }
         next
     }
@@ -109,7 +109,7 @@ impl Follower {
         let store = &self.engine.store;
         let page = store.read_after(&self.scope, &self.session, self.cursor, PAGE_RECORDS_MAX).await?;
         let is_end = !is_full_page(&page, PAGE_RECORDS_MAX);
-        self.page = Held::Own(page.into());
+        self.page = BufferedRecords::Own(page.into());
         Ok(is_end)
     }
 
@@ -135,7 +135,7 @@ impl Follower {
             return self.read_page().await;
         }
         let is_end = page.is_end && page.wakes >= wakes;
-        self.page = Held::Shared(page);
+        self.page = BufferedRecords::Shared(page);
         Ok(is_end)
     }
 

@@ -58,19 +58,19 @@ pub struct Grafted {
 }
 
 /// Where a resolved graft is kept. What it shows is pinned, so it never goes stale; rights are asked every time.
-type Key = (TenantId, SessionId, EntryId, String);
+type GraftKey = (TenantId, SessionId, EntryId, String);
 
 /// Resolved grafts, so that a context does not read another session's path every time.
 #[derive(Default)]
-pub(crate) struct GraftBook(Mutex<VecDeque<(Key, Arc<Grafted>)>>);
+pub(crate) struct GraftCache(Mutex<VecDeque<(GraftKey, Arc<Grafted>)>>);
 
-impl GraftBook {
-    fn get(&self, key: &Key) -> Option<Arc<Grafted>> {
+impl GraftCache {
+    fn get(&self, key: &GraftKey) -> Option<Arc<Grafted>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|(known, _)| known == key).map(|(_, grafted)| Arc::clone(grafted))
     }
 
-    fn put(&self, key: Key, grafted: Arc<Grafted>) {
+    fn put(&self, key: GraftKey, grafted: Arc<Grafted>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= KEPT_MAX {
             kept.pop_front();

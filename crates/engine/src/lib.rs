@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod authority;
+mod backends;
 pub mod blob;
 pub mod compact;
 pub mod doctor;
@@ -17,12 +18,12 @@ mod error;
 pub mod export;
 pub mod flow;
 pub mod follow;
+pub mod fragments;
 pub mod graft;
 pub mod hook;
 pub mod import;
 mod inbox;
 mod lease;
-pub mod live;
 pub mod memory;
 pub mod migrate;
 pub mod pressure;
@@ -31,11 +32,10 @@ pub mod skill;
 mod spans;
 pub mod subscribe;
 pub mod summarise;
-mod tail;
 mod tokens;
 pub mod trigger;
 pub mod turn;
-mod world;
+mod wakeups;
 pub mod write;
 
 use std::sync::Arc;
@@ -47,16 +47,16 @@ use sapwood_core::port::tokens::Tokenizers;
 use sapwood_core::pressure::Thresholds;
 
 pub use authority::{FileModels, SessionDefaults};
+pub use backends::Backends;
 pub use error::{EngineError, Result};
 pub use follow::Follower;
-pub use live::{Fragment, News};
+pub use fragments::{Fragment, News};
 pub use spans::SPAN_TARGET;
 pub use subscribe::{Listener, SessionEvent, Subscription};
-pub use world::World;
 
-use live::Live;
-use tail::Tail;
-use tokens::TokenBook;
+use fragments::FragmentHub;
+use tokens::TokenCache;
+use wakeups::Wakeups;
 
 /// The id of the trace a span belongs to, as 32 hexadecimal digits; none for a span that nobody traces.
 pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
@@ -66,13 +66,13 @@ pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    tail: Arc<Tail>,
-    tokens: Arc<TokenBook>,
-    live: Arc<Live>,
-    world: Option<World>,
+    tail: Arc<Wakeups>,
+    tokens: Arc<TokenCache>,
+    live: Arc<FragmentHub>,
+    world: Option<Backends>,
     trace_ids: Option<TraceIds>,
     care: memory::MemoryCare,
-    grafted: Arc<graft::GraftBook>,
+    grafted: Arc<graft::GraftCache>,
     /// None where nobody installed one: then nothing is ever asked or told.
     hooks: Option<Arc<hook::Hooks>>,
     skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
@@ -106,7 +106,7 @@ impl Engine {
 
     /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
     pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
-        self.tokens = Arc::new(TokenBook::new(tokenizers));
+        self.tokens = Arc::new(TokenCache::new(tokenizers));
         self
     }
 
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// The same engine, able to run turns.
-    pub fn with_world(mut self, world: World) -> Self {
+    pub fn with_backends(mut self, world: Backends) -> Self {
         self.world = Some(world);
         self
     }
@@ -135,15 +135,23 @@ impl Engine {
     }
 
     /// The same engine, with the models, tools, skills and hooks of another one.
-    pub fn in_world_of(self, other: &Engine) -> Result<Self> {
+    pub fn with_backends_of(self, other: &Engine) -> Result<Self> {
         let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
         let (skills, defaults) = (other.skills.clone(), other.defaults.clone());
         let file_models = other.file_models.clone();
-        Ok(Self { trace_ids, hooks, skills, depth, defaults, file_models, ..self.with_world(other.world()?) })
+        Ok(Self {
+            trace_ids,
+            hooks,
+            skills,
+            depth,
+            defaults,
+            file_models,
+            ..self.with_backends(other.world()?)
+        })
     }
 
-    fn world(&self) -> Result<World> {
-        self.world.clone().ok_or(EngineError::NoWorld)
+    fn world(&self) -> Result<Backends> {
+        self.world.clone().ok_or(EngineError::NoBackends)
     }
 
     /// The models that can be called now, the default one first.

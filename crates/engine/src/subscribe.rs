@@ -8,7 +8,7 @@ use sapwood_core::{Record, Scope, Seq, SessionId};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
-use crate::live::Fragment;
+use crate::fragments::Fragment;
 use crate::{Engine, Follower, Result};
 
 /// One thing that happened in a session.

@@ -18,25 +18,25 @@ const EXACT_BYTES_MAX: usize = 4 << 20;
 
 /// Which entry, how long its text shows, counted by whom. The length is part of it because a compaction can make an entry
 /// show shortened.
-type Key = (EntryId, usize, &'static str);
+type TokenKey = (EntryId, usize, &'static str);
 
-pub(crate) struct TokenBook {
+pub(crate) struct TokenCache {
     tokenizers: Arc<dyn Tokenizers>,
     counts: Mutex<Counts>,
 }
 
 #[derive(Default)]
 struct Counts {
-    young: HashMap<Key, u64>,
-    old: HashMap<Key, u64>,
+    young: HashMap<TokenKey, u64>,
+    old: HashMap<TokenKey, u64>,
 }
 
 impl Counts {
-    fn get(&self, key: &Key) -> Option<u64> {
+    fn get(&self, key: &TokenKey) -> Option<u64> {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
-    fn insert(&mut self, key: Key, tokens: u64) {
+    fn insert(&mut self, key: TokenKey, tokens: u64) {
         if self.young.len() >= GENERATION_COUNTS {
             self.old = std::mem::take(&mut self.young);
         }
@@ -44,13 +44,13 @@ impl Counts {
     }
 }
 
-impl Default for TokenBook {
+impl Default for TokenCache {
     fn default() -> Self {
         Self::new(Arc::new(Estimate))
     }
 }
 
-impl TokenBook {
+impl TokenCache {
     pub(crate) fn new(tokenizers: Arc<dyn Tokenizers>) -> Self {
         Self { tokenizers, counts: Mutex::default() }
     }
@@ -68,7 +68,7 @@ impl TokenBook {
 
 /// Counts with one model's tokenizer.
 pub(crate) struct Counter<'a> {
-    book: &'a TokenBook,
+    book: &'a TokenCache,
     tokenizer: Arc<dyn Tokenizer>,
     /// How much more may be looked at.
     exact_bytes: AtomicUsize,
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn an_entry_is_counted_once_and_again_only_when_it_shows_shortened() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
-        let book = TokenBook::new(Arc::new(One(letters.clone())));
+        let book = TokenCache::new(Arc::new(One(letters.clone())));
         for _ in 0..3 {
             assert_eq!(book.counter(None).message(&message(1 << 64, "hello")), 5);
         }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn more_than_can_be_looked_at_is_estimated() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
-        let book = TokenBook::new(Arc::new(One(letters)));
+        let book = TokenCache::new(Arc::new(One(letters)));
         let counter = book.counter(None);
         let long = "x".repeat(EXACT_BYTES_MAX);
         assert_eq!(counter.text(&long), EXACT_BYTES_MAX as u64);

@@ -57,12 +57,13 @@
 //! # }
 //! ```
 
+mod backends;
 mod clock;
 pub mod flow;
-mod world;
 
 use std::sync::Arc;
 
+pub use backends::{DEFAULT_MODEL, default_world};
 pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::agent::{Agent, Narrowing};
@@ -76,16 +77,17 @@ pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
 pub use sapwood_engine::graft::{GraftState, GraftView, Grafted};
 pub use sapwood_engine::hook::{Hooks, Installed, OnFailure};
-pub use sapwood_engine::memory::{Edit, Found, Kept, Learning, MemoryCare, Outcome, Recollection, Written};
+pub use sapwood_engine::memory::{
+    Edit, Kept, Learning, MemoryCare, Outcome, RecalledMemory, Recollection, Written,
+};
 pub use sapwood_engine::read::{Ancestry, Snapshot};
 pub use sapwood_engine::turn::{
     IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
 };
 pub use sapwood_engine::write::{ForkAt, OpenOptions};
-pub use sapwood_engine::{Engine, EngineError as Error, Listener, SessionEvent, Subscription, World};
+pub use sapwood_engine::{Backends, Engine, EngineError as Error, Listener, SessionEvent, Subscription};
 pub use sapwood_formats as formats;
 pub use sapwood_store as store;
-pub use world::{DEFAULT_MODEL, default_world};
 
 use sapwood_core::TurnId;
 use sapwood_core::entry::UserMessage;
@@ -95,7 +97,7 @@ use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An engine over the store a URL names, with the system's clock. It runs no turns before it is given a [`World`].
+/// An engine over the store a URL names, with the system's clock. It runs no turns before it is given a [`Backends`].
 pub fn open_engine(url: &str, options: store::OpenOptions) -> Result<Engine> {
     let store = store::open(url, options)?;
     Ok(Engine::new(store, Arc::new(SystemClock)).with_tokenizers(Arc::new(KnownTokenizers)))
@@ -118,7 +120,7 @@ impl Sapwood {
     /// Opens `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the one who holds it, with models and tools of this machine.
     pub fn open(url: &str) -> Result<Self> {
         let engine = open_engine(url, store::OpenOptions::default())?;
-        Ok(Self::with_engine(engine.with_world(default_world(world::scratch_dir())?)))
+        Ok(Self::with_engine(engine.with_backends(default_world(backends::scratch_dir())?)))
     }
 
     /// The same, with an engine that was put together by hand: another store, other models, other tools.
@@ -209,7 +211,7 @@ impl Sapwood {
     /// One answer without a session: it runs on a store of its own in memory, and nothing is kept.
     pub async fn ask(&self, agent: Agent, words: impl Into<String>) -> Result<TurnReport> {
         let engine = open_engine("memory:", store::OpenOptions::default())?;
-        let alone = Self { engine: engine.in_world_of(&self.engine)?, scope: self.scope.clone() };
+        let alone = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
         let session = alone.start(agent).await?;
         alone.send(&session, words).await
     }
@@ -330,7 +332,7 @@ impl Sapwood {
     }
 
     /// The memories that answer a question in whatever words, the best first.
-    pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<Found>> {
+    pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<RecalledMemory>> {
         let whose = Whose::For(self.scope.principal.clone());
         Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
     }

@@ -6,6 +6,7 @@ mod all {
     mod compact;
     mod faulty;
     mod graft;
+    mod harness;
     mod hooks;
     mod import;
     mod memory;
@@ -15,5 +16,4 @@ mod all {
     mod simulate;
     mod skills;
     mod turn;
-    mod world;
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::share::{Count, Holder, Share, Shares};
 use crate::slots::{Slot, Slots};

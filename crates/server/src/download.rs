@@ -10,10 +10,10 @@ use sapwood::core::BlobHash;
 use sapwood::core::port::store::PIECE_BYTES_MAX;
 use sapwood::engine::blob::BlobReader;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::header_text;
 use crate::problem::{Problem, Result};
-use crate::request::RequestId;
+use crate::request_id::RequestId;
 use crate::sniff::{Disposition, served_type};
 use crate::state::State;
 
@@ -21,7 +21,7 @@ use crate::state::State;
 const CACHING: &str = "private, no-cache";
 
 /// What is to be sent, and how it is to be called.
-pub struct Wanted<'a> {
+pub struct RequestedRange<'a> {
     pub blob: BlobHash,
     /// What its uploader called it.
     pub mime: &'a str,
@@ -31,7 +31,7 @@ pub struct Wanted<'a> {
 pub async fn serve_blob(
     state: &State,
     caller: &Caller,
-    wanted: Wanted<'_>,
+    wanted: RequestedRange<'_>,
     headers: &HeaderMap,
 ) -> Result<Response> {
     let etag = format!("\"{}\"", wanted.blob);

@@ -12,7 +12,7 @@ use sapwood::SessionId;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 

@@ -1,31 +1,31 @@
 //! Sapwood over HTTP. It knows HTTP and the shapes on the wire, and decides nothing about sessions: every handler proves
 //! who is calling, calls one verb of the engine with that scope, and says what came of it.
 //!
-//! A tour: [`listen`] takes connections and ends gracefully; [`guard`] stands before every request (who, how often, how
-//! long, and what if it panics); [`admission`] limits what each caller holds; [`door`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
+//! A tour: [`listen`] takes connections and ends gracefully; [`middleware`] stands before every request (who, how often, how
+//! long, and what if it panics); [`admission`] limits what each caller holds; [`auth`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
 //! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
 
 mod admission;
+pub mod auth;
 mod cookie;
-pub mod door;
 mod download;
 mod extract;
-mod guard;
+mod health;
 mod json;
 mod listen;
-mod meters;
+mod metrics;
+mod middleware;
 pub mod oidc;
 mod problem;
 mod rate;
-mod ready;
-mod request;
-mod room;
+mod request_id;
 mod routes;
 mod share;
 mod slots;
 mod sniff;
 mod sse;
 mod state;
+mod upload_quota;
 pub mod wire;
 mod ws;
 

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::admission::Connection;
-use crate::guard::{Routes, guard};
+use crate::middleware::{Routes, handle_request};
 use crate::problem::Problem;
 use crate::routes;
 use crate::sse::stopped;
@@ -130,7 +130,9 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
     let guarded = (state.clone(), routes, connection.clone());
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
         let (state, routes, connection) = guarded.clone();
-        async move { Ok::<_, Infallible>(guard(&state, &routes, &connection, request.map(Body::new)).await) }
+        async move {
+            Ok::<_, Infallible>(handle_request(&state, &routes, &connection, request.map(Body::new)).await)
+        }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

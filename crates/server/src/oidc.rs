@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 
 pub use published::{JwksFile, JwksUrl};
 
-use crate::door::refused;
+use crate::auth::refused;
 use crate::problem::{Problem, Result};
 
 /// How far clocks may be apart.
@@ -76,14 +76,14 @@ pub enum Tenancy {
 pub struct Oidc {
     config: OidcConfig,
     source: Box<dyn KeySource>,
-    held: Mutex<Held>,
+    held: Mutex<CachedKeys>,
     /// One at a time asks the issuer; the others wait for what it gets.
     asking: Semaphore,
 }
 
 /// The issuer's keys, as far as they are known.
 #[derive(Default, Clone)]
-struct Held {
+struct CachedKeys {
     keys: Arc<Vec<Jwk>>,
     /// When these keys came.
     since: Option<Instant>,
@@ -172,7 +172,7 @@ impl Oidc {
         Some((Scope::user(tenant, user), expires_at))
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, CachedKeys> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,7 +199,7 @@ impl Oidc {
     }
 }
 
-impl Held {
+impl CachedKeys {
     fn is_settled(&self, times: KeyTimes) -> bool {
         let pause = if self.failure.is_some() { times.failed_pause } else { times.refetch_pause };
         self.tried.is_some_and(|tried| tried.elapsed() < pause)

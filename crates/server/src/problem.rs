@@ -10,7 +10,7 @@ use sapwood::core::StoreError;
 use sapwood::core::id::IdError;
 use sapwood::formats::MessageError;
 
-use crate::request::RequestId;
+use crate::request_id::RequestId;
 use crate::wire;
 
 pub type Result<T, E = Problem> = std::result::Result<T, E>;

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::admission::StreamPermit;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::problem::{Problem, Result};
-use crate::request::RequestId;
+use crate::request_id::RequestId;
 use crate::state::State;
 
 /// After how long a reader that was cut off comes back.
@@ -142,35 +142,35 @@ pub fn stream(flow: Flow, extent: Extent) -> Sse<impl Stream<Item = Result<Event
         let (mut flow, extent) = rest?;
         loop {
             match step(&mut flow, extent).await {
-                Step::Skip => {}
-                Step::Send(event) => return Some((Ok(event), Some((flow, extent)))),
-                Step::Last(event) => return Some((Ok(event), None)),
-                Step::End => return None,
+                StreamStep::Skip => {}
+                StreamStep::Send(event) => return Some((Ok(event), Some((flow, extent)))),
+                StreamStep::Last(event) => return Some((Ok(event), None)),
+                StreamStep::End => return None,
             }
         }
     });
     Sse::new(stream::StreamExt::chain(stream::iter([Ok(hello)]), events))
 }
 
-enum Step {
+enum StreamStep {
     Send(Event),
     Skip,
     Last(Event),
     End,
 }
 
-async fn step(flow: &mut Flow, extent: Extent) -> Step {
+async fn step(flow: &mut Flow, extent: Extent) -> StreamStep {
     match flow.next().await {
         Ok(Next::Event(event)) => {
-            show(flow, extent, &event).unwrap_or_else(|problem| Step::Last(failed(flow, &problem)))
+            show(flow, extent, &event).unwrap_or_else(|problem| StreamStep::Last(failed(flow, &problem)))
         }
-        Ok(Next::Heartbeat) => Step::Send(Event::default().comment("")),
-        Ok(Next::Stopping) => Step::End,
-        Err(problem) => Step::Last(failed(flow, &problem)),
+        Ok(Next::Heartbeat) => StreamStep::Send(Event::default().comment("")),
+        Ok(Next::Stopping) => StreamStep::End,
+        Err(problem) => StreamStep::Last(failed(flow, &problem)),
     }
 }
 
-fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<Step> {
+fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<StreamStep> {
     let wanted = match extent {
         Extent::Session => None,
         Extent::Turn(turn) => Some(turn),
@@ -178,18 +178,18 @@ fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<Step> {
     Ok(match event {
         SessionEvent::Entry(record) => {
             if wanted.is_some() && record.meta.turn != wanted {
-                return Ok(Step::Skip);
+                return Ok(StreamStep::Skip);
             }
             let (name, json) = durable_json(&flow.session, record)?;
             let event = Event::default().id(record.meta.seq.to_string()).event(name).data(json);
             let is_end = wanted.is_some() && record.meta.kind == Kind::TurnEnded;
-            if is_end { Step::Last(event) } else { Step::Send(event) }
+            if is_end { StreamStep::Last(event) } else { StreamStep::Send(event) }
         }
         SessionEvent::Fragment(fragment) => {
             if wanted.is_some() && fragment.turn != wanted {
-                return Ok(Step::Skip);
+                return Ok(StreamStep::Skip);
             }
-            Step::Send(Event::default().event(fragment_name(fragment)).data(fragment_json(fragment)))
+            StreamStep::Send(Event::default().event(fragment_name(fragment)).data(fragment_json(fragment)))
         }
     })
 }

@@ -20,13 +20,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::admission::Admission;
-use crate::door::{Caller, Door};
-use crate::meters::Meters;
+use crate::auth::{Authenticator, Caller};
+use crate::health::Readiness;
+use crate::metrics::Metrics;
 use crate::problem::{Problem, Result};
 use crate::rate::{Rate, Rates};
-use crate::ready::Readiness;
-use crate::request::RequestId;
-use crate::room::Room;
+use crate::request_id::RequestId;
+use crate::upload_quota::UploadQuota;
 
 /// How long one line in the audit stands for what the same person reads of the same session.
 const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
@@ -104,12 +104,12 @@ pub struct State(Arc<Inner>);
 pub struct Inner {
     pub engine: Engine,
     pub settings: Settings,
-    pub door: Door,
-    pub meters: Meters,
+    pub door: Authenticator,
+    pub meters: Metrics,
     pub admission: Arc<Admission>,
     pub rates: Rates,
     pub documents: Arc<Semaphore>,
-    pub room: Room,
+    pub room: UploadQuota,
     pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
@@ -130,18 +130,18 @@ impl std::ops::Deref for State {
 }
 
 impl State {
-    pub fn new(engine: Engine, door: Door, settings: Settings, agents: Vec<Agent>) -> Self {
+    pub fn new(engine: Engine, door: Authenticator, settings: Settings, agents: Vec<Agent>) -> Self {
         // An agent that reaches the whole file system is not offered over the network.
         let offered = agents.into_iter().filter(|agent| agent.fs_scope != FsScope::Full);
         Self(Arc::new(Inner {
             rates: Rates::new(settings.rate),
             engine,
             door,
-            meters: Meters::default(),
+            meters: Metrics::default(),
             admission: Arc::new(Admission::new(&settings, STREAMED_UPLOADS_MAX / STREAMED_UPLOAD_PARTS)),
             documents: Arc::new(Semaphore::new(DOCUMENTS_MAX)),
             readiness: Readiness::default(),
-            room: Room::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
+            room: UploadQuota::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::admission::{Permit, StreamPermit};
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::short;
 use crate::problem::{Problem, Result};
 use crate::routes::input_parts;

@@ -9,7 +9,7 @@ use sapwood_core::entry::{Entry, Meta, codec};
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
 use sapwood_core::{Body, EntryId, StoreError};
 
-use crate::pack::with_unpacked;
+use crate::compression::with_unpacked;
 
 /// Rows handed to a worker at a time. A path that is shorter than this needs none.
 const CHUNK_ROWS: usize = 512;

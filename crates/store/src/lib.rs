@@ -1,29 +1,29 @@
 //! Where sessions are kept. Each store implements the port in `sapwood_core::port::store`, and all of them pass the one
-//! suite in [`conformance`]: [`memory`] for tests and one-shot use, [`jsonl`] for greppable files, [`sqlite`] as the
+//! suite in [`conformance`]: [`in_memory`] for tests and one-shot use, [`jsonl`] for greppable files, [`sqlite`] as the
 //! embedded default, [`postgres`] for many servers. This is the only crate that speaks SQL.
 
-mod admit;
+mod authorize;
+#[cfg(feature = "bench")]
+pub mod baseline;
+mod blob_chunks;
+mod compression;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod decode;
-#[cfg(feature = "bench")]
-pub mod floor;
+pub mod in_memory;
 pub mod jsonl;
 pub mod lease;
-mod logbook;
 mod match_text;
+mod mem_log;
 mod memories;
-pub mod memory;
 pub mod opencode;
-mod pack;
 mod page;
-mod pieces;
-mod place;
+mod path_health;
+mod permissions;
 pub mod postgres;
-mod private;
-mod rules;
 pub mod sqlite;
-mod words;
+mod tokenize;
+mod validate;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))
         }
         Some(("postgres" | "postgresql", _)) => Ok(Arc::new(postgres::PgStore::open(url)?)),
-        Some(("memory", "")) => Ok(Arc::new(memory::MemoryStore::new())),
+        Some(("memory", "")) => Ok(Arc::new(in_memory::MemoryStore::new())),
         _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB, memory:")),
     }
 }

@@ -11,7 +11,7 @@ use sapwood_core::entry::codec;
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Kind};
 
-use crate::pack::with_unpacked;
+use crate::compression::with_unpacked;
 
 /// Most words a query may hold; the rest is ignored.
 pub const QUERY_WORDS_MAX: usize = 64;

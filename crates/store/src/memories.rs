@@ -12,7 +12,7 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 
 use crate::match_text::Query;
-use crate::rules::{QUERY_BYTES_MAX, bad_cursor, page_limit};
+use crate::validate::{QUERY_BYTES_MAX, bad_cursor, page_limit};
 
 /// What is kept when `memory` is put in the place of `known`, and the line about it.
 pub fn plan_put(
@@ -110,14 +110,14 @@ pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory
 }
 
 /// A filter, with its words and cursor read.
-pub struct Wanted<'a> {
+pub struct MemoryQuery<'a> {
     filter: &'a MemoryFilter,
     words: Option<Query>,
     pub before: Option<MemoryId>,
     pub limit: usize,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> MemoryQuery<'a> {
     pub fn read(filter: &'a MemoryFilter) -> Result<Self> {
         if filter.text.len() > QUERY_BYTES_MAX {
             return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
@@ -180,7 +180,7 @@ impl MemoryShelf {
     }
 
     pub fn list(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-        Wanted::read(filter)?.page(scope, self.0.values().rev().cloned().map(Ok))
+        MemoryQuery::read(filter)?.page(scope, self.0.values().rev().cloned().map(Ok))
     }
 
     pub fn forget(&mut self, scope: &Scope, id: MemoryId) -> Result<AuditNote> {

@@ -5,7 +5,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::located::{Key, Located, Mistake, Place, Value};
+use super::spanned::{FieldKey, Located, Mistake, SourcePosition, Value};
 
 /// Deepest nesting that is read.
 const DEPTH_MAX: usize = 32;
@@ -34,7 +34,7 @@ impl Syntax {
     }
 }
 
-fn mistake(place: Place, why: impl Into<String>) -> Mistake {
+fn mistake(place: SourcePosition, why: impl Into<String>) -> Mistake {
     Mistake { place, field: String::new(), why: why.into() }
 }
 
@@ -43,9 +43,10 @@ fn parse_yaml(text: &str) -> Result<Located, Mistake> {
     match serde_saphyr::from_str_with_options::<Node>(text, options) {
         Ok(node) => Ok(node.0),
         Err(error) => {
-            let place = error
-                .location()
-                .map_or(Place { line: 1, column: 1 }, |at| Place { line: at.line(), column: at.column() });
+            let place = error.location().map_or(SourcePosition { line: 1, column: 1 }, |at| SourcePosition {
+                line: at.line(),
+                column: at.column(),
+            });
             let why = error.to_string();
             // The place is said once, by us.
             let why = why.split(" at line ").next().unwrap_or(&why).lines().next().unwrap_or_default();
@@ -61,7 +62,7 @@ impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Plain>::deserialize(deserializer)?;
         let at = spanned.referenced;
-        Ok(Self(Located::new(Place { line: at.line(), column: at.column() }, spanned.value.0)))
+        Ok(Self(Located::new(SourcePosition { line: at.line(), column: at.column() }, spanned.value.0)))
     }
 }
 
@@ -116,9 +117,9 @@ impl<'de> Visitor<'de> for PlainVisitor {
             let at = key.referenced;
             let place = match (at.line(), at.column()) {
                 (0, _) => node.place,
-                (line, column) => Place { line, column },
+                (line, column) => SourcePosition { line, column },
             };
-            rows.push((Key { name: key.value, place }, node));
+            rows.push((FieldKey { name: key.value, place }, node));
         }
         Ok(Value::Table(rows))
     }
@@ -132,7 +133,7 @@ fn parse_toml(text: &str) -> Result<Located, Vec<Mistake>> {
         return Err(errors.iter().map(|error| mistake(place(error), error.message())).collect());
     }
     let value = table_of(table.get_ref(), &lines, 0).map_err(|mistake| vec![mistake])?;
-    Ok(Located::new(Place { line: 1, column: 1 }, value))
+    Ok(Located::new(SourcePosition { line: 1, column: 1 }, value))
 }
 
 fn table_of(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Mistake> {
@@ -140,14 +141,19 @@ fn table_of(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Valu
     for (key, value) in table {
         let place = lines.place(key.span().start);
         let node = node_of(value.get_ref(), lines.place(value.span().start), lines, depth + 1)?;
-        rows.push((Key { name: key.get_ref().to_string(), place }, node));
+        rows.push((FieldKey { name: key.get_ref().to_string(), place }, node));
     }
     // In the order of the file, as people read it.
     rows.sort_by_key(|(key, _)| key.place);
     Ok(Value::Table(rows))
 }
 
-fn node_of(value: &DeValue<'_>, place: Place, lines: &Lines<'_>, depth: usize) -> Result<Located, Mistake> {
+fn node_of(
+    value: &DeValue<'_>,
+    place: SourcePosition,
+    lines: &Lines<'_>,
+    depth: usize,
+) -> Result<Located, Mistake> {
     if depth > DEPTH_MAX {
         return Err(mistake(place, format!("is nested deeper than {DEPTH_MAX} levels")));
     }
@@ -186,10 +192,10 @@ impl<'a> Lines<'a> {
         Self { text, starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> SourcePosition {
         let line = self.starts.partition_point(|start| *start <= at).max(1);
         let start = self.starts[line - 1];
         let column = self.text.get(start..at).map_or(0, |before| before.chars().count()) + 1;
-        Place { line: line as u64, column: column as u64 }
+        SourcePosition { line: line as u64, column: column as u64 }
     }
 }

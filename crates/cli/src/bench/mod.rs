@@ -5,20 +5,20 @@
 //! | file | holds |
 //! |---|---|
 //! | [`corpus`], [`bodies`] | what is written: a coding agent's transcript from a seed |
-//! | [`floor`] | what files alone can do; plain SQLite's part is in `sapwood_store::floor` |
-//! | [`axis`] | the axes, a file each |
+//! | [`floor`] | what files alone can do; plain SQLite's part is in `sapwood_store::baseline` |
+//! | [`suites`] | the axes, a file each |
 //! | [`stage`] | the stores that several axes work on, made when first needed |
 //! | [`measure`], [`table`], [`scratch`] | how it is measured, shown, and where it happens |
 //!
 //! It works in a directory of its own that it removes afterwards, and never opens the user's store.
 
-mod axis;
 mod bodies;
 mod corpus;
 mod floor;
 mod measure;
 mod scratch;
 mod stage;
+mod suites;
 mod table;
 
 use std::io::Write;
@@ -150,7 +150,7 @@ const QUICK: Sizes = Sizes {
 /// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
     if args.serve_empty {
-        axis::http::serve_empty(out).await?;
+        suites::http::serve_empty(out).await?;
         return Ok(true);
     }
     let sizes = if args.quick { QUICK } else { FULL };
@@ -180,20 +180,20 @@ pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Re
 
 async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     match axis {
-        Axis::Memory => axis::memory::run(stage).await,
-        Axis::Append => axis::append::run(stage).await,
-        Axis::Context => axis::context::run(stage).await,
-        Axis::Full => axis::full::run(stage).await,
-        Axis::Fork => axis::fork::run(stage).await,
-        Axis::List => axis::list::run(stage).await,
-        Axis::Search => axis::search::run(stage).await,
-        Axis::Disk => axis::disk::run(stage).await,
-        Axis::Turn => axis::turn::run(stage).await,
-        Axis::Compaction => axis::compaction::run(stage).await,
-        Axis::Import => axis::import::run(stage).await,
-        Axis::Stream => axis::stream::run(stage).await,
-        Axis::Postgres => axis::postgres::run(stage, postgres).await,
-        Axis::Http => axis::http::run(stage).await,
-        Axis::Memories => axis::memories::run(stage).await,
+        Axis::Memory => suites::memory::run(stage).await,
+        Axis::Append => suites::append::run(stage).await,
+        Axis::Context => suites::context::run(stage).await,
+        Axis::Full => suites::full::run(stage).await,
+        Axis::Fork => suites::fork::run(stage).await,
+        Axis::List => suites::list::run(stage).await,
+        Axis::Search => suites::search::run(stage).await,
+        Axis::Disk => suites::disk::run(stage).await,
+        Axis::Turn => suites::turn::run(stage).await,
+        Axis::Compaction => suites::compaction::run(stage).await,
+        Axis::Import => suites::import::run(stage).await,
+        Axis::Stream => suites::stream::run(stage).await,
+        Axis::Postgres => suites::postgres::run(stage, postgres).await,
+        Axis::Http => suites::http::run(stage).await,
+        Axis::Memories => suites::memories::run(stage).await,
     }
 }

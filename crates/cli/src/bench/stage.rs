@@ -139,7 +139,7 @@ impl Stage {
     /// Closes a store, so that the file's size is the whole truth.
     pub fn close(&self, name: &str, engine: Engine) -> anyhow::Result<()> {
         drop(engine);
-        sapwood::store::floor::checkpoint(&self.scratch.file(name)).map_err(anyhow::Error::msg)
+        sapwood::store::baseline::checkpoint(&self.scratch.file(name)).map_err(anyhow::Error::msg)
     }
 }
 

@@ -3,7 +3,7 @@
 
 /// What was pressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     Text(String),
     Enter,
     Backspace,
@@ -29,13 +29,13 @@ const PASTE_END: &[u8] = b"\x1b[201~";
 const SEQUENCE_BYTES_MAX: usize = 32;
 
 impl Decoder {
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Key> {
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<KeyPress> {
         self.bytes.extend_from_slice(bytes);
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<KeyPress> = Vec::new();
         while let Some((key, used)) = self.next() {
             self.bytes.drain(..used);
             match (key, keys.last_mut()) {
-                (Some(Key::Text(more)), Some(Key::Text(text))) => text.push_str(&more),
+                (Some(KeyPress::Text(more)), Some(KeyPress::Text(text))) => text.push_str(&more),
                 (Some(key), _) => keys.push(key),
                 (None, _) => {}
             }
@@ -44,27 +44,27 @@ impl Decoder {
     }
 
     /// The next key and how many bytes it took; none if more bytes are needed.
-    fn next(&mut self) -> Option<(Option<Key>, usize)> {
+    fn next(&mut self) -> Option<(Option<KeyPress>, usize)> {
         let first = *self.bytes.first()?;
         if first == 0x1b {
             return self.sequence();
         }
         let key = match first {
-            b'\r' | b'\n' if !self.is_paste => Key::Enter,
-            b'\r' | b'\n' => Key::Text("\n".to_owned()),
-            0x7f | 0x08 => Key::Backspace,
-            0x15 => Key::ClearLine,
-            0x03 => Key::Interrupt,
-            0x04 => Key::End,
-            b'\t' => Key::Text(" ".to_owned()),
+            b'\r' | b'\n' if !self.is_paste => KeyPress::Enter,
+            b'\r' | b'\n' => KeyPress::Text("\n".to_owned()),
+            0x7f | 0x08 => KeyPress::Backspace,
+            0x15 => KeyPress::ClearLine,
+            0x03 => KeyPress::Interrupt,
+            0x04 => KeyPress::End,
+            b'\t' => KeyPress::Text(" ".to_owned()),
             0..0x20 => return Some((None, 1)),
-            0x20..0x80 => Key::Text(char::from(first).to_string()),
+            0x20..0x80 => KeyPress::Text(char::from(first).to_string()),
             _ => return self.character(first),
         };
         Some((Some(key), 1))
     }
 
-    fn character(&self, first: u8) -> Option<(Option<Key>, usize)> {
+    fn character(&self, first: u8) -> Option<(Option<KeyPress>, usize)> {
         let length = match first {
             0xc0..0xe0 => 2,
             0xe0..0xf0 => 3,
@@ -73,15 +73,15 @@ impl Decoder {
         };
         let bytes = self.bytes.get(..length)?;
         match std::str::from_utf8(bytes) {
-            Ok(text) => Some((Some(Key::Text(text.to_owned())), length)),
+            Ok(text) => Some((Some(KeyPress::Text(text.to_owned())), length)),
             Err(_) => Some((None, 1)),
         }
     }
 
-    fn sequence(&mut self) -> Option<(Option<Key>, usize)> {
+    fn sequence(&mut self) -> Option<(Option<KeyPress>, usize)> {
         match self.bytes.get(1) {
             // Keys come in one piece: an escape with nothing behind it was pressed alone.
-            None => Some((Some(Key::Escape), 1)),
+            None => Some((Some(KeyPress::Escape), 1)),
             Some(b'[' | b'O') => {
                 let is_end = |byte: &u8| (0x40..0x7f).contains(byte);
                 let Some(end) = self.bytes[2..].iter().position(is_end) else {
@@ -94,7 +94,7 @@ impl Decoder {
                 Some((None, end + 3))
             }
             // Alt and Enter: a line break in what is typed.
-            Some(b'\r' | b'\n') => Some((Some(Key::Text("\n".to_owned())), 2)),
+            Some(b'\r' | b'\n') => Some((Some(KeyPress::Text("\n".to_owned())), 2)),
             Some(_) => Some((None, 2)),
         }
     }
@@ -110,7 +110,7 @@ mod device {
     use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
     use tokio::sync::mpsc;
 
-    use super::{Decoder, Key};
+    use super::{Decoder, KeyPress};
 
     /// Keys that may wait to be looked at.
     const KEYS_WAITING_MAX: usize = 1_024;
@@ -118,7 +118,7 @@ mod device {
     const PASTE_OFF: &[u8] = b"\x1b[?2004l";
 
     pub struct Keyboard {
-        keys: mpsc::Receiver<Key>,
+        keys: mpsc::Receiver<KeyPress>,
         stop: Option<OwnedFd>,
         thread: Option<JoinHandle<()>>,
         before: Termios,
@@ -146,12 +146,12 @@ mod device {
         }
 
         /// The next key, whenever it comes.
-        pub async fn next(&mut self) -> Option<Key> {
+        pub async fn next(&mut self) -> Option<KeyPress> {
             self.keys.recv().await
         }
 
         /// A key that was pressed before the keyboard was given back.
-        pub fn try_next(&mut self) -> Option<Key> {
+        pub fn try_next(&mut self) -> Option<KeyPress> {
             self.keys.try_recv().ok()
         }
     }
@@ -170,7 +170,7 @@ mod device {
         }
     }
 
-    fn read_keys(stop: &OwnedFd, keys: &mpsc::Sender<Key>) {
+    fn read_keys(stop: &OwnedFd, keys: &mpsc::Sender<KeyPress>) {
         let stdin = std::io::stdin();
         let mut decoder = Decoder::default();
         loop {
@@ -185,7 +185,7 @@ mod device {
             let count = match rustix::io::read(&stdin, &mut bytes) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Ok(0) | Err(_) => {
-                    let _ = keys.blocking_send(Key::End);
+                    let _ = keys.blocking_send(KeyPress::End);
                     return;
                 }
                 Ok(count) => count,
@@ -201,7 +201,7 @@ mod device {
 
 #[cfg(not(unix))]
 mod device {
-    use super::Key;
+    use super::KeyPress;
 
     /// Keys during a turn are read on Unix only.
     pub struct Keyboard;
@@ -210,10 +210,10 @@ mod device {
         pub fn open() -> Option<Self> {
             None
         }
-        pub async fn next(&mut self) -> Option<Key> {
+        pub async fn next(&mut self) -> Option<KeyPress> {
             None
         }
-        pub fn try_next(&mut self) -> Option<Key> {
+        pub fn try_next(&mut self) -> Option<KeyPress> {
             None
         }
     }
@@ -228,15 +228,15 @@ mod tests {
     #[test]
     fn letters_may_be_cut_anywhere() {
         let mut decoder = Decoder::default();
-        assert_eq!(decoder.push(b"h\xc3"), [Key::Text("h".into())]);
-        assert_eq!(decoder.push(b"\xa9!\r"), [Key::Text("é!".into()), Key::Enter]);
+        assert_eq!(decoder.push(b"h\xc3"), [KeyPress::Text("h".into())]);
+        assert_eq!(decoder.push(b"\xa9!\r"), [KeyPress::Text("é!".into()), KeyPress::Enter]);
     }
 
     #[test]
     fn a_paste_is_text_with_its_line_breaks_and_arrows_are_nothing() {
         let mut decoder = Decoder::default();
         let keys = decoder.push(b"\x1b[200~a\rb\x1b[201~\x1b[A\x03");
-        assert_eq!(keys, [Key::Text("a\nb".into()), Key::Interrupt]);
-        assert_eq!(decoder.push(b"\x1b"), [Key::Escape]);
+        assert_eq!(keys, [KeyPress::Text("a\nb".into()), KeyPress::Interrupt]);
+        assert_eq!(decoder.push(b"\x1b"), [KeyPress::Escape]);
     }
 }

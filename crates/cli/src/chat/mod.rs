@@ -1,20 +1,20 @@
 //! `sapwood chat`: a conversation in the terminal.
 //!
-//! A tour: [`prompt`] is where a person types, [`command`] what can be said with a slash and [`verbs`] what comes of it;
+//! A tour: [`prompt`] is where a person types, [`command`] what can be said with a slash and [`slash_commands`] what comes of it;
 //! [`watch`] stands by while a turn runs, with the [`keys`] that are pressed, the [`view`] of what happens and the
-//! [`screen`] it is drawn on; [`markdown`] turns streaming text into lines. [`quiet`] is the same for programs, and
-//! [`outcome`] says how a turn came out. [`opening`] finds or makes the session.
+//! [`screen`] it is drawn on; [`markdown`] turns streaming text into lines. [`headless`] is the same for programs, and
+//! [`outcome`] says how a turn came out. [`pick_session`] finds or makes the session.
 
 mod command;
+pub mod headless;
 mod keys;
 mod markdown;
-pub mod opening;
 pub mod outcome;
+pub mod pick_session;
 mod prompt;
-pub mod quiet;
 pub mod screen;
+mod slash_commands;
 mod status;
-mod verbs;
 mod view;
 pub mod watch;
 
@@ -28,12 +28,12 @@ use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnR
 use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Part, SessionId};
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{self, BOLD, DIM, GREEN, RED, YELLOW, clean, fit};
-use crate::wiring::App;
 
 use command::Command;
-use opening::Opening;
+use pick_session::Opening;
 use prompt::{Prompt, Typed};
 use screen::{Look, Screen};
 use watch::{Asks, Line, Watch};
@@ -66,7 +66,7 @@ enum Next {
 
 impl<'a> Chat<'a> {
     pub fn new(app: &'a mut App, session: Option<SessionId>, opening: Opening) -> Result<Self> {
-        crate::wiring::create_home(&app.place.home)?;
+        crate::app::create_home(&app.place.home)?;
         let prompt = Prompt::new(app.place.home.join(HISTORY_FILE))?;
         let screen = Screen::new(Look::of_stdout());
         let (always, typed) = (BTreeSet::new(), String::new());

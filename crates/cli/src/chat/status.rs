@@ -6,9 +6,9 @@ use sapwood::core::project::summary::Summary;
 use sapwood::engine::turn::TurnReport;
 
 use super::view::duration;
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, GREEN, RED, YELLOW, clean, cost};
-use crate::wiring::App;
 
 /// Cells of the gauge.
 const GAUGE_CELLS: usize = 10;

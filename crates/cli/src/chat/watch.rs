@@ -10,7 +10,7 @@ use sapwood::engine::turn::{PendingApproval, Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Engine, EntryId, Part, Scope, SessionId};
 
-use super::keys::{Key, Keyboard};
+use super::keys::{KeyPress, Keyboard};
 use super::screen::{Look, Screen};
 use super::view::View;
 use crate::failure::Result;
@@ -308,8 +308,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    async fn take_key(&mut self, key: Key) -> Result<()> {
-        if key == Key::Interrupt {
+    async fn take_key(&mut self, key: KeyPress) -> Result<()> {
+        if key == KeyPress::Interrupt {
             return self.cancel().await;
         }
         match self.ask.take() {
@@ -332,17 +332,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    async fn answer_with(&mut self, mut ask: Ask, key: Key) -> Result<()> {
+    async fn answer_with(&mut self, mut ask: Ask, key: KeyPress) -> Result<()> {
         let is_question = ask.is_question();
         match (&mut ask.text, key) {
-            (Some(text), Key::Enter) if !text.trim().is_empty() || !is_question => {
+            (Some(text), KeyPress::Enter) if !text.trim().is_empty() || !is_question => {
                 let reason = Some(text.trim().to_owned()).filter(|reason| !reason.is_empty());
                 let answer = if is_question { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied };
                 return self.answer(&ask, answer, reason).await;
             }
-            (Some(_), Key::Escape) if !is_question => ask.text = None,
+            (Some(_), KeyPress::Escape) if !is_question => ask.text = None,
             (Some(text), key) => edit(text, key),
-            (None, Key::Text(letters)) => match letters.chars().next() {
+            (None, KeyPress::Text(letters)) => match letters.chars().next() {
                 Some('y' | 'Y') => return self.answer(&ask, ApprovalAnswer::Approved, None).await,
                 Some('n' | 'N') => return self.answer(&ask, ApprovalAnswer::Denied, None).await,
                 Some('a' | 'A') if ask.tool().is_some() => {
@@ -374,12 +374,12 @@ impl<'a> Watch<'a> {
         self.draw()
     }
 
-    async fn type_ahead(&mut self, key: Key) -> Result<()> {
+    async fn type_ahead(&mut self, key: KeyPress) -> Result<()> {
         let is_command = self.typed.starts_with('/');
         match key {
             // A command is for after the turn.
-            Key::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
-            Key::Enter => {
+            KeyPress::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
+            KeyPress::Enter => {
                 let parts = vec![Part::text(self.typed.trim())];
                 match self.line.engine.steer(&self.line.scope, &self.line.session, parts).await {
                     Ok(input) => {
@@ -410,14 +410,14 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn edit(text: &mut String, key: Key) {
+fn edit(text: &mut String, key: KeyPress) {
     match key {
-        Key::Text(more) if text.len() + more.len() <= TYPED_BYTES_MAX => text.push_str(&more),
-        Key::Backspace => {
+        KeyPress::Text(more) if text.len() + more.len() <= TYPED_BYTES_MAX => text.push_str(&more),
+        KeyPress::Backspace => {
             text.pop();
         }
-        Key::ClearLine => text.clear(),
-        Key::Text(_) | Key::Enter | Key::Interrupt | Key::End | Key::Escape => {}
+        KeyPress::ClearLine => text.clear(),
+        KeyPress::Text(_) | KeyPress::Enter | KeyPress::Interrupt | KeyPress::End | KeyPress::Escape => {}
     }
 }
 
@@ -432,7 +432,7 @@ fn answer_line(ask: &Ask, answer: ApprovalAnswer, reason: Option<&str>) -> Strin
     line.trim_end().to_owned()
 }
 
-async fn next_key(keys: &mut Option<Keyboard>) -> Key {
+async fn next_key(keys: &mut Option<Keyboard>) -> KeyPress {
     match keys {
         Some(keyboard) => match keyboard.next().await {
             Some(key) => key,

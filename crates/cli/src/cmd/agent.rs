@@ -8,10 +8,10 @@ use sapwood::core::agent::Agent;
 use serde::Serialize;
 
 use crate::agents::{self, Agents, Fault, name_of};
+use crate::app::AppPaths;
 use crate::args::Global;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, GREEN, Out, RED, Table, clean, plural};
-use crate::wiring::Place;
 
 /// Show and check agents
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ enum Verb {
 }
 
 pub fn run(args: AgentArgs, global: &Global) -> Result<()> {
-    let agents = Place::find(global)?.agents();
+    let agents = AppPaths::find(global)?.agents();
     let mut out = Out::new(global.format());
     match args.verb {
         Verb::Ls => list(&agents, &mut out)?,

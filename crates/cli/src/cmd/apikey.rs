@@ -8,12 +8,12 @@ use sapwood::core::port::keys::{ApiKey, Grant};
 use sapwood::core::scope::Reach;
 use sapwood::core::{BlobHash, TimestampMs};
 use sapwood::{Scope, SystemClock};
-use sapwood_server::door::new_key;
+use sapwood_server::auth::new_key;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{Table, local_time, note};
-use crate::wiring::App;
 
 /// Milliseconds of a day.
 const DAY_MS: i64 = 86_400_000;

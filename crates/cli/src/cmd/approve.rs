@@ -8,8 +8,8 @@ use sapwood::engine::turn::OnWait;
 use serde_json::json;
 
 use super::send::{Told, Turn, deliver};
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// Say yes to what a turn asked, and carry it on
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
 }
 
 async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
     let run = app.engine.run_of(&app.scope, &session).await?;
     if let Some(run) = &run {

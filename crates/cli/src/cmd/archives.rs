@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use sapwood::engine::read::Archive;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, DIM, Out, clean, local_time, plural};
-use crate::wiring::App;
 
 /// Show a session's compactions
 #[derive(Debug, Args)]

@@ -7,10 +7,10 @@ use sapwood::core::port::store::AuditLine;
 use sapwood::core::scope::Reach;
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::{count, rows};
 use crate::failure::{Failure, Result};
 use crate::render::{BOLD, DIM, clean, local_time, plural};
-use crate::wiring::App;
 
 /// How many lines are asked of the store at a time.
 const PAGE_ROWS: usize = 1_000;

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::print_change;
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// Go back to an entry: the next message hangs from there
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use clap::Args;
 use sapwood::engine::turn::OnWait;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// End the turn of a session; what it said so far is kept
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub struct CancelArgs {
 pub async fn run(app: &mut App, args: CancelArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let turn = app.engine.cancel(&app.scope, &session).await?;
-    app.open_world()?;
+    app.open_backends()?;
     // One that nobody runs any more ends here; one that somebody runs ends there.
     match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => drop(running.ended().await?),

@@ -8,12 +8,12 @@ use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Part, SessionId};
 
 use super::send::{Turn, deliver};
-use super::start::StartArgs;
+use super::session_options::StartArgs;
+use crate::app::App;
 use crate::chat::Chat;
-use crate::chat::opening::{self, Opening};
+use crate::chat::pick_session::{self, Opening};
 use crate::failure::{Failure, Result};
 use crate::render::{Format, note};
-use crate::wiring::App;
 
 /// How long a prompt waits for something to be piped in beside it.
 #[cfg(unix)]
@@ -43,10 +43,10 @@ pub struct ChatArgs {
 }
 
 pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let session = match &args.session {
         Some(given) => Some(app.session_to_read(given).await?),
-        None if args.latest => Some(opening::latest_here(app).await?),
+        None if args.latest => Some(pick_session::latest_here(app).await?),
         None => None,
     };
     if let (Some(session), Some(agent)) = (&session, &args.agent) {
@@ -61,7 +61,7 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     let opening = Opening { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
     let prompt = read_prompt(args.prompt.as_deref())?;
     if let (Some(session), Some(model)) = (&session, &args.model) {
-        opening::change_model(app, session, model).await?;
+        pick_session::change_model(app, session, model).await?;
     }
     match prompt {
         Some(prompt) => say_once(app, session, opening, &prompt).await,

@@ -12,10 +12,10 @@ use sapwood::core::port::summariser::Summariser;
 use sapwood::engine::compact::{Compacted, Compacting, Writing};
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::{count, tokens};
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, note, plural};
-use crate::wiring::App;
 
 /// Let a summary stand in for the older part of the context
 #[derive(Debug, Args)]
@@ -100,7 +100,7 @@ async fn summariser(
             None => Ok(None),
         };
     }
-    app.open_world()?;
+    app.open_backends()?;
     Ok(Some(Arc::new(app.engine.summariser_of(&app.scope, session, model).await?)))
 }
 

@@ -7,9 +7,9 @@ use sapwood::Context;
 use sapwood::core::project::context::{Message, Role};
 
 use super::show::{print_calls, role_style};
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, clean};
-use crate::wiring::App;
 
 /// Show what the model would receive
 #[derive(Debug, Args)]

@@ -8,9 +8,9 @@ use indicatif::ProgressBar;
 use sapwood::core::port::store::{Finding, Repair};
 use sapwood::engine::doctor::Diagnosis;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{GREEN, RED, clean, plural};
-use crate::wiring::App;
 
 /// Check the store, and say what is wrong with it
 #[derive(Debug, Args)]

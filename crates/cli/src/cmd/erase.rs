@@ -6,9 +6,9 @@ use clap::Args;
 use sapwood::core::project::summary::Summary;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{clean, plural};
-use crate::wiring::App;
 
 /// Delete a session for good
 #[derive(Debug, Args)]

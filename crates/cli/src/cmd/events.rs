@@ -7,10 +7,10 @@ use sapwood::core::Record;
 use sapwood::core::project::event::Event;
 use sapwood::{Seq, SessionId};
 
+use crate::app::App;
 use crate::args::count;
 use crate::failure::{Failure, Result};
 use crate::render::{Format, Out};
-use crate::wiring::App;
 
 /// Print a session's events as JSON Lines
 #[derive(Debug, Args)]

@@ -15,9 +15,9 @@ use sapwood::formats::import::pi::Dialect;
 use sapwood::formats::workflow;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{self, Format, Out, plural};
-use crate::wiring::App;
 
 /// How many entries are asked of the store at a time.
 const PAGE_RECORDS: usize = 1_000;

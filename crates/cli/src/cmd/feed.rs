@@ -8,9 +8,9 @@ use sapwood::core::{Entry, Record};
 use sapwood::{Seq, SessionId};
 
 use super::events::end_on_interrupt;
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, fit};
-use crate::wiring::App;
 
 /// Show the feed an operator watches
 #[derive(Debug, Args)]

@@ -16,11 +16,11 @@ use sapwood::flow::{RoleFiles, load_flow};
 use sapwood::{Seq, SessionId};
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::rows;
 use crate::chat::outcome::how_to_answer;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, Table, age, clean, fit, note};
-use crate::wiring::App;
 
 /// Rows of a list if nobody asks for more.
 const ROWS_DEFAULT: u32 = 50;
@@ -93,7 +93,7 @@ pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
 }
 
 async fn start(app: &mut App, args: RunArgs) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let flow = load(app, &args.file)?;
     let cwd = Some(super::new::directory(args.cwd)?);
     let id = args.id.map(|id| if id.starts_with(RUN_PREFIX) { id } else { format!("{RUN_PREFIX}{id}") });
@@ -142,7 +142,7 @@ async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result
 }
 
 async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let run = app.engine.find_run(&app.scope, given).await?;
     match app.engine.resume_flow(&app.scope, &run).await? {
         Some(running) => {
@@ -164,7 +164,7 @@ pub async fn carry_on(app: &mut App, running: RunningFlow) -> Result<()> {
 }
 
 async fn cancel(app: &mut App, given: &str) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let run = app.engine.find_run(&app.scope, given).await?;
     if let Some(running) = app.engine.cancel_flow(&app.scope, &run).await? {
         running.ended().await?;

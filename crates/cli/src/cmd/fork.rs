@@ -6,9 +6,9 @@ use clap::Args;
 use sapwood::{ForkAt, OpenOptions};
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::count;
 use crate::failure::{Failure, Result};
-use crate::wiring::App;
 
 /// Make a session that begins with this one's path, without copying it
 #[derive(Debug, Args)]

@@ -9,9 +9,9 @@ use sapwood::core::project::rounds::digest_line;
 use sapwood::engine::graft::{GraftState, GraftView};
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, clean, note};
-use crate::wiring::App;
 
 /// Bring an artifact, a digest or some rounds of another session in
 #[derive(Debug, Args)]

@@ -8,9 +8,9 @@ use sapwood::engine::hook::Rehearsed;
 use sapwood::{Installed, SessionId};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, GREEN, RED, Table, clean};
-use crate::wiring::App;
 
 /// Show hooks, and try them
 #[derive(Debug, Args)]

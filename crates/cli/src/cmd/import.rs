@@ -3,22 +3,22 @@
 
 mod discover;
 mod foreign;
-mod frames;
 mod intake;
 mod source;
+mod zstd;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use sapwood::engine::import::{Kin, Mode};
+use sapwood::engine::import::{Mode, SiblingSessions};
 use sapwood::formats::import::{Format, Problem};
 use sapwood::{Engine, Scope};
 use serde::Serialize;
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
-use crate::wiring::App;
 
 /// From so many files on, what they share of the store is looked up once for all of them.
 const KIN_FILES_MIN: usize = 50;
@@ -112,7 +112,7 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
         let failure = Failure::new("import.empty", "there is no session file in it");
         bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
     }
-    let kin = (found.files.len() >= KIN_FILES_MIN).then(Kin::default);
+    let kin = (found.files.len() >= KIN_FILES_MIN).then(SiblingSessions::default);
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
             Ok(source) => take_file(app, source, args.from.format(), mode, kin.as_ref(), &bar).await?,
@@ -134,7 +134,7 @@ async fn take_file(
     source: source::Source,
     given: Option<Format>,
     mode: Mode,
-    kin: Option<&Kin>,
+    kin: Option<&SiblingSessions>,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {

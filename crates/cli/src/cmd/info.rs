@@ -9,9 +9,9 @@ use sapwood::core::project::context::Context;
 use sapwood::core::project::summary::Summary;
 use serde::Serialize;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{clean, cost, local_time};
-use crate::wiring::App;
 
 /// Show what a session is, without its content
 #[derive(Debug, Args)]

@@ -15,10 +15,10 @@ use sapwood::{Body, EntryId, Seq, SessionId};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::app::App;
 use crate::args::count;
 use crate::failure::{Exit, Failure, Result};
 use crate::lines::read_line;
-use crate::wiring::App;
 
 /// Most lines of one batch, and most bytes they may have together.
 const BATCH_LINES_MAX: usize = 1_000;

@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::app::AppPaths;
 use crate::args::Global;
 use crate::failure::{Failure, Result};
 use crate::render::Out;
-use crate::wiring::Place;
 use crate::{key, keychain};
 
 /// Keep keys in the OS keychain: of this store, of models, and secrets
@@ -77,7 +77,7 @@ fn checked_name(name: &str) -> Result<String> {
 }
 
 fn store_account(global: &Global) -> Result<String> {
-    let place = Place::find(global)?;
+    let place = AppPaths::find(global)?;
     let path = place.path().filter(|_| place.url.starts_with("sqlite:"));
     let no_file =
         || Failure::usage(format!("{} is no file and has no key", place.url), "give a sqlite: store");

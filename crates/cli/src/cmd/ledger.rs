@@ -4,9 +4,9 @@ use clap::Args;
 use sapwood::core::entry::{ActionKind, RoundStatus};
 use sapwood::core::project::ledger::LedgerLine;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost, local_time};
-use crate::wiring::App;
 
 /// Show a line per round: action, result, cost, confidence
 #[derive(Debug, Args)]

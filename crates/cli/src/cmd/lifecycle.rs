@@ -6,8 +6,8 @@ use clap::Args;
 use sapwood::SessionId;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// End a session for now; a new message opens it again
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct CloseArgs {
 
 pub async fn close(app: &mut App, args: CloseArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    app.open_world_to_learn()?;
+    app.open_backends_to_learn()?;
     app.engine.close(&app.scope, &session).await?;
     print_state(app, &session).await
 }
@@ -36,7 +36,7 @@ pub async fn archive(app: &mut App, args: ArchiveArgs) -> Result<()> {
     if args.reopen {
         app.engine.reopen(&app.scope, &session).await?;
     } else {
-        app.open_world_to_learn()?;
+        app.open_backends_to_learn()?;
         app.engine.archive(&app.scope, &session).await?;
     }
     print_state(app, &session).await

@@ -10,11 +10,11 @@ use sapwood::engine::read::parse_state;
 use serde::Serialize;
 
 use super::share::member;
+use crate::app::App;
 use crate::args::rows;
 use crate::failure::Result;
-use crate::moment::Moment;
 use crate::render::{self, Table, age, cost};
-use crate::wiring::App;
+use crate::time_arg::Moment;
 
 /// How many sessions a terminal shows if nobody asks for more.
 const TERMINAL_ROWS: usize = 50;

@@ -8,10 +8,10 @@ use sapwood::engine::memory::Shown;
 use sapwood::{Belongs, Edit, Kept, Memory, MemoryFilter, MemoryKind, Outcome, Whose, Written};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::args::rows;
 use crate::failure::Result;
 use crate::render::{BOLD, DIM, clean, note, plural};
-use crate::wiring::App;
 
 const ROWS_DEFAULT: u32 = 50;
 const FOUND_DEFAULT: u32 = 10;
@@ -213,7 +213,7 @@ async fn search(app: &mut App, question: String, limit: usize, words: bool) -> R
 }
 
 async fn extract(app: &mut App, given: &str) -> Result<()> {
-    app.open_world_to_learn()?;
+    app.open_backends_to_learn()?;
     let session = app.session(given).await?;
     let learning = app.engine.learn(&app.scope, &session).await?;
     if app.out.is_json() {

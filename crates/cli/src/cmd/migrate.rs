@@ -10,11 +10,11 @@ use sapwood::core::Store;
 use sapwood::engine::migrate::{Migration, Mode, Moved, Total};
 use sapwood::store::OpenOptions;
 
+use crate::app::AppPaths;
 use crate::args::Global;
 use crate::failure::{Failure, Result};
 use crate::key;
 use crate::render::{Format, Out, RED, clean, plural};
-use crate::wiring::Place;
 
 /// Copy every session, blob and key from one store to another, and compare them
 ///
@@ -59,7 +59,7 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
 
 /// A key opens what can be encrypted; the other side has none.
 fn open(url: &str, global: &Global) -> Result<Arc<dyn Store>> {
-    let mut place = Place::find(global)?;
+    let mut place = AppPaths::find(global)?;
     place.url = url.to_owned();
     let key = if url.starts_with("sqlite:") { key::find(&place)? } else { None };
     let options = OpenOptions { key, ..OpenOptions::default() };

@@ -25,22 +25,22 @@ pub mod import;
 pub mod info;
 pub mod inject;
 pub mod keychain;
+pub mod label_rename;
 pub mod ledger;
 pub mod lifecycle;
 pub mod ls;
 pub mod memory;
 pub mod migrate;
-pub mod names;
 pub mod new;
 pub mod prune;
 pub mod resume;
 pub mod search;
 pub mod send;
 pub mod serve;
+pub mod session_options;
 pub mod share;
 pub mod show;
 pub mod skill;
-pub mod start;
 pub mod tree;
 pub mod trigger;
 pub mod trim;
@@ -52,10 +52,10 @@ use std::io::Write;
 use sapwood::core::port::store::Appended;
 use serde::Serialize;
 
+use crate::app::App;
 use crate::args::{Cli, Command};
 use crate::failure::{Failure, Result};
 use crate::render::{Format, Out};
-use crate::wiring::App;
 
 pub async fn run(cli: Cli) -> Result<()> {
     let Cli { global, command } = cli;
@@ -95,8 +95,8 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Reset(args) => branch::reset(app, args).await,
         Command::Fork(args) => fork::run(app, args).await,
         Command::Ancestry(args) => fork::ancestry(app, args).await,
-        Command::Label(args) => names::label(app, args).await,
-        Command::Rename(args) => names::rename(app, args).await,
+        Command::Label(args) => label_rename::label(app, args).await,
+        Command::Rename(args) => label_rename::rename(app, args).await,
         Command::Trim(args) => trim::run(app, args).await,
         Command::Compact(args) => compact::run(app, args).await,
         Command::Uncompact(args) => uncompact::run(app, args).await,

@@ -9,9 +9,9 @@ use sapwood::core::agent::Agent;
 use sapwood::engine::turn::StartOptions;
 use serde_json::json;
 
-use super::start::StartArgs;
+use super::session_options::StartArgs;
+use crate::app::App;
 use crate::failure::{Failure, Result};
-use crate::wiring::App;
 
 /// Make a session and print its id; an id that exists is left as it is
 #[derive(Debug, Args)]

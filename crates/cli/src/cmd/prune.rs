@@ -8,11 +8,11 @@ use sapwood::core::port::store::{ListFilter, PAGE_ROWS_MAX};
 use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruned, Pruning, Writing};
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::count;
 use crate::failure::Result;
-use crate::moment::duration_ms;
 use crate::render::{note, plural};
-use crate::wiring::App;
+use crate::time_arg::duration_ms;
 
 /// Let the old messages of an inactive session leave its context
 #[derive(Debug, Args)]

@@ -7,8 +7,8 @@ use sapwood::engine::turn::OnWait;
 use serde_json::json;
 
 use super::send::{Told, Turn, deliver};
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// Carry on a turn that was interrupted
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct ResumeArgs {
 }
 
 pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let session = app.session(&args.session).await?;
     let turn = Turn::watch(app, &session).await?;
     let mut running = app.engine.resume(&app.scope, &session, OnWait::Leave).await?;

@@ -9,10 +9,10 @@ use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{Hit, SearchQuery};
 use serde::Serialize;
 
+use crate::app::App;
 use crate::args::rows;
 use crate::failure::Result;
 use crate::render::{self, BOLD, DIM, MATCH, age, clean, fit};
-use crate::wiring::App;
 
 const HITS_DEFAULT: u32 = 50;
 /// How many are asked of the store at a time.

@@ -8,14 +8,14 @@ use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnR
 use sapwood::{Part, SessionId};
 use serde_json::json;
 
-use crate::chat::opening;
+use crate::app::App;
+use crate::chat::headless::{self, Show};
 use crate::chat::outcome::{as_json, check, how_to_answer};
-use crate::chat::quiet::{self, Show};
+use crate::chat::pick_session;
 use crate::chat::screen::{Look, Screen};
 use crate::chat::watch::{Asks, Line, Watch};
 use crate::failure::Result;
 use crate::render::note;
-use crate::wiring::App;
 
 /// Say something in a session and wait for the answer
 #[derive(Debug, Args)]
@@ -32,12 +32,12 @@ pub struct SendArgs {
 }
 
 pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let session = app.session(&args.session).await?;
     // While a turn is open nothing is changed for the next one: the turn keeps its model, and sending is refused.
     let is_free = app.engine.summary(&app.scope, &session).await?.open_turn.is_none();
     if let Some(model) = args.model.as_ref().filter(|_| is_free) {
-        opening::change_model(app, &session, model).await?;
+        pick_session::change_model(app, &session, model).await?;
     }
     let turn = Turn::watch(app, &session).await?;
     let if_running = if args.queue { IfRunning::Queue } else { IfRunning::Refuse };
@@ -103,7 +103,7 @@ pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()>
             (true, Told::Events) => Show::Events,
             (true, Told::Report) => Show::Nothing,
         };
-        quiet::follow(&line, running, events, show, &mut app.out).await?
+        headless::follow(&line, running, events, show, &mut app.out).await?
     };
     say_outcome(app, &session, &report, told)
 }

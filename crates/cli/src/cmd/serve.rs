@@ -10,18 +10,18 @@ use sapwood::core::port::clock::Clock;
 use sapwood::engine::memory::IdleWindow;
 use sapwood::engine::{FileModels, SessionDefaults};
 use sapwood::{Engine, SystemClock};
-use sapwood_server::door::Door;
+use sapwood_server::auth::Authenticator;
 use sapwood_server::oidc::{JwksFile, JwksUrl, KeySource, KeyTimes, Oidc, OidcConfig, Tenancy};
 use sapwood_server::{Listening, Rate, Settings, State};
 use serde_json::json;
 
 use crate::agents;
+use crate::app::App;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::render::note;
 use crate::triggers;
-use crate::wiring::App;
 
 /// Serve the API over HTTP
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub struct ServeArgs {
 
 pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.log = Some(Log::to_stderr(app.format()));
-    app.open_world()?;
+    app.open_backends()?;
     let agents = agents_of(app)?;
     app.engine = for_callers(app, &agents)?;
     let files_max = raise_file_limit();
@@ -44,7 +44,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
-    let door = Door::new(app.engine.store().clone(), local, oidc);
+    let door = Authenticator::new(app.engine.store().clone(), local, oidc);
     let settings = fit_files(settings_of(&config, args.grace)?, files_max);
     let state = State::new(app.engine.clone(), door, settings, agents);
     let triggers = triggers::read(app)?;

@@ -8,8 +8,8 @@ use sapwood::core::Role;
 use serde_json::json;
 
 use super::print_change;
+use crate::app::App;
 use crate::failure::Result;
-use crate::wiring::App;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Grant {

@@ -6,14 +6,14 @@ use anstyle::Style;
 use clap::Args;
 use sapwood::core::content::Json;
 use sapwood::core::entry::{Body, Entry};
-use sapwood::core::view::Labels;
+use sapwood::core::settings::Labels;
 use sapwood::core::{Principal, TimestampMs, TurnId};
 use sapwood::{EntryId, Part, Seq};
 use serde::Serialize;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit, local_time, plural};
-use crate::wiring::App;
 
 /// Of a tool's output, and of a call's input, unless --full is given.
 const OUTPUT_LINES: usize = 6;

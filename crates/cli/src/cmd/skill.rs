@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use sapwood::engine::skill::Switch;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, Table, clean, note};
-use crate::wiring::App;
 
 /// Show skills, and make them active in a session
 #[derive(Debug, Args)]

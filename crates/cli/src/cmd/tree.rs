@@ -10,9 +10,9 @@ use sapwood::Seq;
 use sapwood::core::project::outline::{Outline, OutlineNode};
 
 use super::show::role_style;
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, DIM, GREEN, Out, YELLOW, clean, fit};
-use crate::wiring::App;
 
 /// Trees up to this size are drawn whole.
 const WHOLE_NODES_MAX: usize = 100;

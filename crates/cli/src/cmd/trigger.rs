@@ -9,10 +9,10 @@ use sapwood::core::trigger::TriggerState;
 use sapwood::engine::trigger::{Drained, Installed, Runner};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{Table, age, clean, local_time};
 use crate::triggers;
-use crate::wiring::App;
 
 /// Show triggers, and fire them
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ async fn list(app: &mut App) -> Result<()> {
 }
 
 async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<String>) -> Result<()> {
-    app.open_world()?;
+    app.open_backends()?;
     let payload: Value = match payload {
         Some(text) => serde_json::from_str(&text).map_err(|error| {
             Failure::usage(

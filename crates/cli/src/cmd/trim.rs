@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 
+use crate::app::App;
 use crate::args::count;
 use crate::failure::Result;
-use crate::wiring::App;
 
 /// Keep only the last messages in the context
 #[derive(Debug, Args)]

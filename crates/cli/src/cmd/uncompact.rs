@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{note, plural};
-use crate::wiring::App;
 
 /// Take the latest compaction back: the context is again what it was
 #[derive(Debug, Args)]

@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use sapwood::core::project::usage::Total;
 
+use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost};
-use crate::wiring::App;
 
 /// Show tokens and cost, per model and in all
 #[derive(Debug, Args)]

@@ -1,10 +1,10 @@
 //! The strategy `observation_mask`: what people and the model said stays whole, and what tools returned becomes its first
 //! line and its size. Most of a coding session is tool output, so this frees most of it at no cost.
 
-use super::digest::Digest;
 use super::shorten::first_line;
+use super::summary_text::Digest;
+use super::transcript::{has_low_value, say, tool_name};
 use super::truncate::{joined, opening_of};
-use super::voice::{has_low_value, say, tool_name};
 use super::{Archive, Callbacks, Detail};
 use crate::content::joined_text;
 use crate::project::context::Message;

@@ -10,21 +10,21 @@
 //! shortened. Nothing that was archived is gone: it is in the log, before the compaction.
 
 pub mod details;
-pub mod digest;
 mod mask;
 pub mod options;
 pub mod plan;
 pub mod shorten;
 pub mod summarise;
+pub mod summary_text;
+mod transcript;
 mod truncate;
-mod voice;
 
 use std::sync::Arc;
 
-pub use digest::{Digest, with_standing};
 pub use mask::{ToolOutput, mask};
 pub use options::{CompactOptions, Detail, Keep, Method, OptionError};
 pub use plan::{Cut, Snap, carried_over, find_cut};
+pub use summary_text::{Digest, with_standing};
 pub use truncate::{Room, squeeze, truncate};
 
 use crate::entry::{Compaction, Details, Shortened, Strategy, Trigger};

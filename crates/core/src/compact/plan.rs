@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use super::digest::Digest;
 use super::options::{CompactOptions, Keep};
+use super::summary_text::Digest;
 use super::{Archive, details};
 use crate::entry::Shortened;
 use crate::id::EntryId;

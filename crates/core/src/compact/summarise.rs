@@ -3,10 +3,10 @@
 
 use super::Archive;
 use super::details::merge;
-use super::digest::Digest;
 use super::shorten::shorten_output;
+use super::summary_text::Digest;
+use super::transcript::{has_low_value, say};
 use super::truncate::opening_of;
-use super::voice::{has_low_value, say};
 use super::{Detail, ToolOutput};
 use crate::content::joined_text;
 use crate::entry::Details;

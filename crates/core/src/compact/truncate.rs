@@ -1,9 +1,9 @@
 //! The strategy `truncate`: a line per archived message, shortened. Needs nothing but the messages, and so is what the
 //! other strategies fall back to.
 
-use super::digest::Digest;
 use super::shorten::{head, one_line};
-use super::voice::{brackets, has_low_value, speaker, verbatim};
+use super::summary_text::Digest;
+use super::transcript::{brackets, has_low_value, speaker, verbatim};
 use super::{Archive, Detail};
 use crate::content::joined_text;
 use crate::project::context::Message;

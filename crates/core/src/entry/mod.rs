@@ -5,20 +5,20 @@
 //! table below is the one place that says which.
 
 pub mod codec;
-pub mod line;
-mod mark;
+pub mod jsonl;
 mod message;
+mod session_entries;
 mod setting;
 mod summary;
 mod turn;
 mod upcast;
 
-pub use mark::{
-    ArtifactPut, ArtifactUse, CustomInfo, Exported, Graft, GraftWhat, Label, LeafMoved, MemberChanged,
-    SessionNamed, SessionState, StateChanged, TITLE_CHARS_MAX, fit_title,
-};
 pub use message::{
     AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage,
+};
+pub use session_entries::{
+    ArtifactPut, ArtifactUse, CustomInfo, Exported, Graft, GraftWhat, Label, LeafMoved, MemberChanged,
+    SessionNamed, SessionState, StateChanged, TITLE_CHARS_MAX, fit_title,
 };
 pub use setting::{ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 pub use summary::{BranchSummary, Compaction, Details, Shortened, Strategy, Trigger, WrittenBy};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::ways::Ways;
-use super::words::template_names;
+use super::graph_index::GraphIndex;
+use super::prompts::template_names;
 use crate::agent::Agent;
 
 /// Most nodes of a flow: the export of a long session has one for each of its turns.
@@ -282,18 +282,18 @@ impl Flow {
 
     /// The forward edges that lie on a way from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
-        Ways::of(self).edges_between(from, to)
+        GraphIndex::of(self).edges_between(from, to)
     }
 
     /// Everything that is wrong, in the order of the file.
     pub fn mistakes(&self) -> Vec<Mistake> {
-        let mut found = Found::default();
+        let mut found = CycleSearch::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
             // What is too large is not looked at any closer.
             return found.0;
         }
-        let ways = Ways::of(self);
+        let ways = GraphIndex::of(self);
         self.check_nodes(&ways, &mut found);
         self.check_edges(&ways, &mut found);
         if found.0.is_empty() {
@@ -303,7 +303,7 @@ impl Flow {
         found.0
     }
 
-    fn check_size(&self, found: &mut Found) {
+    fn check_size(&self, found: &mut CycleSearch) {
         if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
             found.add("the flow", format!("has {} nodes; it may have 1 to {NODES_MAX}", self.nodes.len()));
         }
@@ -329,7 +329,7 @@ impl Flow {
         serde_json::to_string(self).expect("a flow holds strings, numbers and lists only").len()
     }
 
-    fn check_nodes(&self, ways: &Ways, found: &mut Found) {
+    fn check_nodes(&self, ways: &GraphIndex, found: &mut CycleSearch) {
         let mut seen = BTreeSet::new();
         let mut agents: BTreeMap<String, String> = BTreeMap::new();
         for node in &self.nodes {
@@ -349,9 +349,9 @@ impl Flow {
     fn check_agent_node(
         &self,
         node: &Node,
-        ways: &Ways,
+        ways: &GraphIndex,
         agents: &mut BTreeMap<String, String>,
-        found: &mut Found,
+        found: &mut CycleSearch,
     ) {
         let place = format!("node {}", node.id);
         if node.role.as_deref().is_some_and(|role| !is_plain(role)) {
@@ -386,7 +386,7 @@ impl Flow {
         }
     }
 
-    fn check_edges(&self, ways: &Ways, found: &mut Found) {
+    fn check_edges(&self, ways: &GraphIndex, found: &mut CycleSearch) {
         let mut seen = BTreeSet::new();
         for edge in &self.edges {
             let place = format!("edge {} → {}", edge.from, edge.to);
@@ -409,7 +409,7 @@ impl Flow {
     }
 
     /// What can only be seen when every edge has its ends: cycles, ways back that go nowhere, nodes nobody gets to.
-    fn check_ways(&self, ways: &Ways, found: &mut Found) {
+    fn check_ways(&self, ways: &GraphIndex, found: &mut CycleSearch) {
         if let Err(circle) = ways.sorted() {
             let names: Vec<&str> = circle.iter().map(|at| self.nodes[*at].id.as_str()).collect();
             let why = format!("{} go round in a circle; mark the edge that leads back", names.join(", "));
@@ -425,7 +425,7 @@ impl Flow {
         }
     }
 
-    fn check_readings(&self, found: &mut Found) {
+    fn check_readings(&self, found: &mut CycleSearch) {
         let of_roles = self.roles.iter().map(|(id, role)| (format!("role {id}"), &role.readings));
         let of_nodes = self.nodes.iter().map(|node| (format!("node {}", node.id), &node.readings));
         for (place, names) in of_roles.chain(of_nodes) {
@@ -446,9 +446,9 @@ impl Flow {
 }
 
 #[derive(Default)]
-struct Found(Vec<Mistake>);
+struct CycleSearch(Vec<Mistake>);
 
-impl Found {
+impl CycleSearch {
     fn add(&mut self, place: &str, why: String) {
         self.0.push(Mistake { place: place.to_owned(), why });
     }

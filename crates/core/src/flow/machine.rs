@@ -51,7 +51,7 @@ pub enum Effect {
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Step {
+pub struct FlowStep {
     pub events: Vec<RunEvent>,
     pub effects: Vec<Effect>,
 }
@@ -68,18 +68,18 @@ pub struct Machine {
 
 impl Machine {
     /// Begins a run with its first event.
-    pub fn begin(run: &str, started: RunEvent) -> (Self, Step) {
+    pub fn begin(run: &str, started: RunEvent) -> (Self, FlowStep) {
         let mut machine = Self::of(RunState::new(run));
-        let mut step = Step::default();
+        let mut step = FlowStep::default();
         machine.add(&mut step, started);
         machine.go_on(&mut step);
         (machine, step)
     }
 
     /// The run as its events left it, and the step that brings it on its way again.
-    pub fn recover<'a>(run: &str, events: impl IntoIterator<Item = &'a RunEvent>) -> (Self, Step) {
+    pub fn recover<'a>(run: &str, events: impl IntoIterator<Item = &'a RunEvent>) -> (Self, FlowStep) {
         let mut machine = Self::of(RunState::fold(run, events));
-        let mut step = Step::default();
+        let mut step = FlowStep::default();
         if machine.state.is_started && machine.state.ended.is_none() {
             machine.visit_again(&mut step);
             if machine.state.is_cancel_asked {
@@ -92,8 +92,8 @@ impl Machine {
     }
 
     /// Takes up a run that had failed: what failed, or waited for nothing, is tried once more.
-    pub fn retry(&mut self) -> Step {
-        let mut step = Step::default();
+    pub fn retry(&mut self) -> FlowStep {
+        let mut step = FlowStep::default();
         let has_failed = |ended: &super::state::Ended| ended.outcome == RunOutcome::Failed;
         if !self.state.ended.as_ref().is_some_and(has_failed) {
             return step;
@@ -127,8 +127,8 @@ impl Machine {
         self.active.is_empty()
     }
 
-    pub fn advance(&mut self, input: Input) -> Step {
-        let mut step = Step::default();
+    pub fn advance(&mut self, input: Input) -> FlowStep {
+        let mut step = FlowStep::default();
         if self.state.ended.is_some() {
             return step;
         }
@@ -147,7 +147,7 @@ impl Machine {
         step
     }
 
-    fn take_result(&mut self, step: &mut Step, key: VisitKey, result: VisitResult) {
+    fn take_result(&mut self, step: &mut FlowStep, key: VisitKey, result: VisitResult) {
         let VisitKey { node, visit, attempt } = key;
         match result {
             VisitResult::Handed(handed) => {
@@ -169,18 +169,18 @@ impl Machine {
         if self.state.is_cancel_asked { self.cancel(step) } else { self.go_on(step) }
     }
 
-    fn add(&mut self, step: &mut Step, event: RunEvent) {
+    fn add(&mut self, step: &mut FlowStep, event: RunEvent) {
         self.state.apply(&event);
         step.events.push(event);
     }
 
-    fn make_visit(&mut self, step: &mut Step, key: VisitKey) {
+    fn make_visit(&mut self, step: &mut FlowStep, key: VisitKey) {
         self.active.insert(key.clone());
         step.effects.push(Effect::Visit(key));
     }
 
     /// The visits that the log has begun and not ended.
-    fn visit_again(&mut self, step: &mut Step) {
+    fn visit_again(&mut self, step: &mut FlowStep) {
         let is_open = |status| matches!(status, NodeStatus::Running | NodeStatus::Waiting);
         for key in self.visits_where(is_open) {
             self.make_visit(step, key);
@@ -195,7 +195,7 @@ impl Machine {
     }
 
     /// Enters what may be entered; if nothing may, and nothing runs, the run ends or leaves.
-    fn go_on(&mut self, step: &mut Step) {
+    fn go_on(&mut self, step: &mut FlowStep) {
         match self.state.phase {
             Phase::Forward => self.enter_ready(step),
             Phase::Improvement => self.enter_improvers(step),
@@ -214,7 +214,7 @@ impl Machine {
         }
     }
 
-    fn enter_ready(&mut self, step: &mut Step) {
+    fn enter_ready(&mut self, step: &mut FlowStep) {
         let flow = self.state.flow.clone();
         // What is entered is not next any more, or has failed.
         while self.has_room()
@@ -228,7 +228,7 @@ impl Machine {
         self.state.running < PARALLEL_MAX
     }
 
-    fn enter(&mut self, step: &mut Step, node: &Node) {
+    fn enter(&mut self, step: &mut FlowStep, node: &Node) {
         let state = self.state.nodes.get(&node.id).cloned().unwrap_or_default();
         let key = VisitKey { node: node.id.clone(), visit: state.visits + 1, attempt: 1 };
         let VisitKey { node: id, visit, attempt } = key.clone();
@@ -243,7 +243,7 @@ impl Machine {
         self.make_visit(step, key);
     }
 
-    fn enter_improvers(&mut self, step: &mut Step) {
+    fn enter_improvers(&mut self, step: &mut FlowStep) {
         let order = self.state.flow.improvement.as_ref().map(|pass| pass.order).unwrap_or_default();
         let is_untouched = |node: &&Node| self.state.status_of(&node.id) == NodeStatus::Idle;
         let own = || self.state.improvers_left().filter(|node| node.id != FEEDBACK);
@@ -263,7 +263,7 @@ impl Machine {
     }
 
     /// Nothing runs, nothing can be entered, nobody is asked.
-    fn finish(&mut self, step: &mut Step) {
+    fn finish(&mut self, step: &mut FlowStep) {
         let failed = self.state.nodes.iter().find(|(_, node)| node.status == NodeStatus::Failed);
         if let Some((id, node)) = failed {
             let message = format!("node {id}: {}", node.why.clone().unwrap_or_default());
@@ -283,12 +283,18 @@ impl Machine {
         self.end(step, RunOutcome::Completed, None, None);
     }
 
-    fn end(&mut self, step: &mut Step, outcome: RunOutcome, code: Option<String>, message: Option<String>) {
+    fn end(
+        &mut self,
+        step: &mut FlowStep,
+        outcome: RunOutcome,
+        code: Option<String>,
+        message: Option<String>,
+    ) {
         self.add(step, RunEvent::Ended { outcome, code, message });
     }
 
     /// What runs is asked to end; once nothing does, the run has.
-    fn cancel(&mut self, step: &mut Step) {
+    fn cancel(&mut self, step: &mut FlowStep) {
         if !self.is_cancelling {
             self.is_cancelling = true;
             step.effects.push(Effect::CancelVisits);

@@ -1,5 +1,5 @@
 //! Flows: roles that work on nodes of a graph and hand their results on. Pure, like the turn: [`Machine`] is told what
-//! happened and answers with events to write down and visits to make ([`Step`]); its state is the fold of the run's own
+//! happened and answers with events to write down and visits to make ([`FlowStep`]); its state is the fold of the run's own
 //! events ([`RunState`]), so a run that is read back from its log after a crash stands exactly where it stood.
 //!
 //! | file | says |
@@ -8,27 +8,27 @@
 //! | [`event`] | what a run writes into its own session |
 //! | [`state`] | where a run stands |
 //! | [`machine`] | what it does next |
-//! | [`post`] | what a role's session knows of the node it is at, and which handoffs are right there |
+//! | [`assignment`] | what a role's session knows of the node it is at, and which handoffs are right there |
 //! | [`visit`] | how far one visit of a node has come, as the role's session tells it |
-//! | [`words`] | what roles are told |
+//! | [`prompts`] | what roles are told |
 //!
 //! Two logs take part. The run's session says which visits there are; a role's session says what came of one. A visit is
 //! begun by one append to the role's session, which names it; so whether it was begun is never a guess.
 
+pub mod assignment;
 pub mod event;
 pub mod graph;
+mod graph_index;
 pub mod machine;
-pub mod post;
+pub mod prompts;
 mod queue;
 pub mod state;
 pub mod visit;
-mod ways;
-pub mod words;
 
+pub use assignment::{Assignment, HANDOFF_TOOL, Handoff};
 pub use event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 pub use graph::{Edge, EdgeKind, Flow, HandoffBy, Improvement, Join, Mistake, Node, NodeKind, Order, Route};
-pub use machine::{Effect, Input, Machine, Step, VisitKey, VisitResult};
-pub use post::{HANDOFF_TOOL, Handoff, Post};
+pub use machine::{Effect, FlowStep, Input, Machine, VisitKey, VisitResult};
 pub use state::{EdgeStatus, NodeState, NodeStatus, Phase, RunState};
 pub use visit::{NextMove, Visit};
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 use super::graph::{Edge, EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
+use super::graph_index::GraphIndex;
+use super::prompts;
 use super::queue::Queue;
-use super::ways::Ways;
-use super::words;
 
 /// What nodes of the improvement pass are called: no node of a flow's own begins so.
 pub const IMPROVE: &str = "@improve.";
@@ -121,7 +121,7 @@ pub struct RunState {
     pub run: String,
     pub is_started: bool,
     pub flow: Arc<Flow>,
-    ways: Arc<Ways>,
+    ways: Arc<GraphIndex>,
     pub input: String,
     pub improve: bool,
     pub cwd: Option<String>,
@@ -234,7 +234,7 @@ impl RunState {
         (self.running, self.queue, self.edges) = Default::default();
         self.input = input.to_owned();
         self.nodes = flow.nodes.iter().map(|node| (node.id.clone(), NodeState::default())).collect();
-        (self.flow, self.ways) = (Arc::new(flow.clone()), Arc::new(Ways::of(flow)));
+        (self.flow, self.ways) = (Arc::new(flow.clone()), Arc::new(GraphIndex::of(flow)));
         let open = |at| Arrivals { open: self.ways.arriving(at).count(), ..Arrivals::default() };
         self.arrivals = (0..flow.nodes.len()).map(open).collect();
         let given = Received { from: "input".to_owned(), artifact: Artifact::of_text("input", input) };
@@ -463,7 +463,7 @@ impl RunState {
             nodes.push(Node {
                 id: format!("{IMPROVE}{}", node.who()),
                 name: Some(format!("{} looks back", node.who())),
-                prompt: Some(pass.prompt.clone().unwrap_or_else(|| words::REFLECT.to_owned())),
+                prompt: Some(pass.prompt.clone().unwrap_or_else(|| prompts::REFLECT.to_owned())),
                 session_id: Some(session.clone()),
                 handoff: HandoffBy::Answer,
                 ..node.clone()
@@ -474,7 +474,7 @@ impl RunState {
             name: Some("feedback".to_owned()),
             role: Some(feedback.role),
             agent: feedback.agent,
-            prompt: Some(feedback.prompt.unwrap_or_else(|| words::FEEDBACK_WORK.to_owned())),
+            prompt: Some(feedback.prompt.unwrap_or_else(|| prompts::FEEDBACK_WORK.to_owned())),
             consent: super::graph::Consent::Person,
             ..Node::new(FEEDBACK, NodeKind::Agent)
         }));
@@ -485,7 +485,7 @@ impl RunState {
     /// the same in a flow of any length.
     pub fn seen_from(&self, id: &str) -> Self {
         let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
-        let mut named: BTreeSet<String> = words::template_names(prompt).into_iter().collect();
+        let mut named: BTreeSet<String> = prompts::template_names(prompt).into_iter().collect();
         named.insert(id.to_owned());
         named.extend(self.improvers.iter().map(|node| node.id.clone()).filter(|_| id == FEEDBACK));
         let improvers = match id {

@@ -1,7 +1,7 @@
 //! How far one visit has come, as the role's session tells it: the fold of everything behind the entry that began it.
 
 use super::REPAIRS_MAX;
-use super::post::{HANDOFF_TOOL, Handoff, Post};
+use super::assignment::{Assignment, HANDOFF_TOOL, Handoff};
 use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, TurnEnded};
 use crate::id::TurnId;
@@ -106,7 +106,7 @@ impl Visit {
         }
     }
 
-    pub fn next_move(&self, post: &Post) -> NextMove {
+    pub fn next_move(&self, post: &Assignment) -> NextMove {
         let Some((_, Some(ended))) = &self.turn else { return NextMove::GoOn };
         if ended.code.as_deref() == Some(DECLINED) {
             let why = ended.message.clone().unwrap_or_else(|| "a person did not agree".to_owned());
@@ -131,7 +131,7 @@ impl Visit {
         NextMove::Fail { code, message }
     }
 
-    fn what_is_missing(&self, post: &Post) -> String {
+    fn what_is_missing(&self, post: &Assignment) -> String {
         let owed: Vec<&str> = post.owed(&self.handed).iter().map(|target| target.node.as_str()).collect();
         match (self.handed.is_empty(), &self.last_fault) {
             (true, Some(fault)) => format!("The last handoff was not right: {fault}"),

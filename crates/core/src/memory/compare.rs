@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{is_negation, stems, words};
+use super::text_similarity::{is_negation, stems, words};
 use super::{Candidate, Tone};
 use crate::id::MemoryId;
 use crate::port::memory::{Memory, MemoryKind};

@@ -1,17 +1,17 @@
-//! What sessions teach, without any effect: which sentences are worth remembering ([`rules`], or [`ask`] with a model),
+//! What sessions teach, without any effect: which sentences are worth remembering ([`rules`], or [`llm_extract`] with a model),
 //! whether something is known already or contradicts what is known ([`compare`]), which memories answer a question
-//! ([`rank`]), and what a new session is told ([`brief`]). The engine reads logs and writes memories around it.
+//! ([`rank`]), and what a new session is told ([`prompt`]). The engine reads logs and writes memories around it.
 //!
 //! Only what a session's own person said becomes a memory, and never what looks like a secret. A memory is quoted speech:
 //! whoever shows one to a model says so.
 
-pub mod ask;
-pub mod brief;
 pub mod compare;
+pub mod llm_extract;
+pub mod prompt;
 pub mod rank;
 pub mod rules;
 mod sentence;
-mod words;
+mod text_similarity;
 
 use serde::{Deserialize, Serialize};
 

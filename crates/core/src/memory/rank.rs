@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::words::{Lexicon, likeness, stems, trigrams};
+use super::text_similarity::{Lexicon, likeness, stems, trigrams};
 use crate::port::memory::{Embedding, Memory};
 
 /// What a word that means much the same counts for, and one that is spelt alike at most.
@@ -31,7 +31,7 @@ pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory
     let texts: Vec<BTreeSet<String>> =
         memories.iter().map(|memory| stems(&memory.text).into_iter().collect()).collect();
     let vocabulary = Vocabulary::of(&texts);
-    let wanted: Vec<Wanted> = stems(question).into_iter().map(|stem| vocabulary.weigh(stem)).collect();
+    let wanted: Vec<QueryTerms> = stems(question).into_iter().map(|stem| vocabulary.weigh(stem)).collect();
     let all: f64 = wanted.iter().map(|wanted| wanted.weight).sum();
     let mut ranked: Vec<Ranked<'a>> = memories
         .iter()
@@ -82,12 +82,12 @@ pub fn quantise(numbers: &[f32]) -> Vec<i8> {
 }
 
 /// A word of the question, what it weighs, and which stems of the memories count for it.
-struct Wanted {
+struct QueryTerms {
     weight: f64,
     counts: HashMap<String, f64>,
 }
 
-impl Wanted {
+impl QueryTerms {
     fn worth_in(&self, text: &BTreeSet<String>) -> f64 {
         let best =
             text.iter().filter_map(|stem| self.counts.get(stem)).fold(0f64, |best, worth| best.max(*worth));
@@ -116,7 +116,7 @@ impl Vocabulary {
         (1.0 + (texts - occurs + 0.5) / (occurs + 0.5)).ln()
     }
 
-    fn weigh(&self, wanted: String) -> Wanted {
+    fn weigh(&self, wanted: String) -> QueryTerms {
         let spelling = trigrams(&wanted);
         let mut counts = HashMap::new();
         for stem in self.counts.keys() {
@@ -138,7 +138,7 @@ impl Vocabulary {
             Some(occurs) => self.rarity(occurs),
             None => self.rarity(self.texts.div_ceil(2)),
         };
-        Wanted { weight, counts }
+        QueryTerms { weight, counts }
     }
 }
 

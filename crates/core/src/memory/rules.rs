@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::sentence::{after_words, statements};
-use super::words::words;
+use super::text_similarity::words;
 use super::{CANDIDATES_MAX, Candidate, Tone, is_fit_to_keep, is_owners_word};
 use crate::content::Part;
 use crate::entry::{Body, Entry, ToolResult};

@@ -15,8 +15,8 @@ use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 use crate::project::summary::{Lineage, Origin, Summary};
 use crate::scope::{Principal, Right, Scope};
+use crate::settings::Settings;
 use crate::tree::{Head, PlaceError};
-use crate::view::Settings;
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 

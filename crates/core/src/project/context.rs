@@ -13,8 +13,8 @@ use crate::content::{Part, joined_text};
 use crate::entry::{Body, Compaction, Entry, Graft, GraftWhat, Kind, Meta, Outcome, Stop, ToolResult, Usage};
 use crate::id::{EntryId, Seq, TurnId};
 use crate::port::store::PathSlice;
+use crate::settings::Settings;
 use crate::tokens::{Estimate, count_parts};
-use crate::view::Settings;
 
 /// What a model is told about a call that has no result.
 pub const INTERRUPTED: &str = "The tool call was interrupted before it returned a result.";

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::entry::{Body, Kind, Outcome, Record, SessionState, Strategy, codec::CodecError};
+use crate::flow::assignment::POST_INFO;
 use crate::flow::event::RUN_INFO;
-use crate::flow::post::POST_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::pressure::PRESSURE_INFO;
 use crate::scope::Principal;

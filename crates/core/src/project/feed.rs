@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::content::Part;
 use crate::entry::{ApprovalAnswer, Body, CustomInfo, Entry, Outcome, Stop, SystemNote};
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
-use crate::flow::{HANDOFF_TOOL, Post, RunEvent, RunOutcome};
+use crate::flow::{Assignment, HANDOFF_TOOL, RunEvent, RunOutcome};
 use crate::port::hook::{HookNote, HookResult};
 use crate::pressure::Pressure;
 use crate::trigger::TriggerNote;
@@ -175,7 +175,7 @@ impl Feed {
     fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
         if let Some(pressure) = Pressure::from_info(info) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
-        } else if let Some(post) = Post::of_info(info) {
+        } else if let Some(post) = Assignment::of_info(info) {
             let text = format!("{} · visit {}", post.flow, post.visit);
             self.push(entry, FeedType::Activation, &post.node, text);
         } else if let Some(event) = RunEvent::of_info(info) {

@@ -7,7 +7,7 @@ pub mod feed;
 pub mod ledger;
 pub mod outline;
 pub mod rounds;
+pub mod session_filter;
 pub mod summary;
 pub mod timeline;
 pub mod usage;
-pub mod wanted;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::entry::{Entry, Kind, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
-use crate::view::Labels;
+use crate::settings::Labels;
 
 /// Longest text of a node, in characters.
 const NODE_TEXT_CHARS_MAX: usize = 120;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::confidence::take_rating;
 use super::state::{BUDGET, CONFIDENCE, CONSENT, CallState, CallStatus, TurnState};
-use super::{Answer, Effect, Input, Step};
+use super::{Answer, Effect, Input, TurnStep};
 use crate::agent::{Confidence, Limits};
 use crate::content::{Json, Part, ToolCall};
 use crate::entry::{
@@ -13,8 +13,8 @@ use crate::entry::{
     Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
     TurnEnded, TurnStarted, UserMessage,
 };
-use crate::flow::post::Question;
-use crate::flow::{Post, visit::DECLINED};
+use crate::flow::assignment::Question;
+use crate::flow::{Assignment, visit::DECLINED};
 use crate::id::{EntryId, SessionId, TurnId};
 use crate::policy::{ApprovalMode, Decision, decide};
 use crate::port::tool::{FsScope, ToolSpec, Touch};
@@ -31,7 +31,7 @@ pub struct Rules {
     pub tools: Vec<ToolSpec>,
     pub trace_id: Option<String>,
     /// The node of a flow that the session is at.
-    pub post: Option<Post>,
+    pub post: Option<Assignment>,
 }
 
 impl Rules {
@@ -70,14 +70,14 @@ impl Machine {
     }
 
     /// Begins a turn with a user's words; `taken` if they had waited in the queue.
-    pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, Step) {
+    pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, TurnStep) {
         Self::begin_with(rules, vec![words.into()], taken)
     }
 
     /// Begins a turn with whatever its caller brings: words, results of calls that were handed over, what was said elsewhere.
-    pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, Step) {
+    pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, TurnStep) {
         let mut machine = Self::new(rules, TurnState::default());
-        let mut step = Step::default();
+        let mut step = TurnStep::default();
         machine.add(&mut step, TurnStarted { trace_id: machine.rules.trace_id.clone() });
         if let Some(input) = taken {
             machine.add(&mut step, InputTaken { input });
@@ -106,8 +106,8 @@ impl Machine {
     }
 
     /// Takes in what happened. After the end nothing happens any more.
-    pub fn advance(&mut self, input: Input) -> Step {
-        let mut step = Step::default();
+    pub fn advance(&mut self, input: Input) -> TurnStep {
+        let mut step = TurnStep::default();
         if self.state.ended.is_some() {
             return step;
         }
@@ -133,14 +133,14 @@ impl Machine {
         step
     }
 
-    pub(super) fn add(&mut self, step: &mut Step, body: impl Into<Body>) {
+    pub(super) fn add(&mut self, step: &mut TurnStep, body: impl Into<Body>) {
         let body = body.into();
         self.state.apply(&body);
         step.entries.push(body);
     }
 
     /// The next call of the model, unless the turn has had enough of them.
-    pub(super) fn open_round(&mut self, step: &mut Step) {
+    pub(super) fn open_round(&mut self, step: &mut TurnStep) {
         if self.state.round >= self.rules.limits.rounds_max {
             return self.end(step, Outcome::Limited, Some("round_limit"));
         }
@@ -155,7 +155,7 @@ impl Machine {
 
     fn add_round(
         &mut self,
-        step: &mut Step,
+        step: &mut TurnStep,
         number: u32,
         action: Action,
         result: Option<RoundResult>,
@@ -165,7 +165,7 @@ impl Machine {
         self.add(step, Round { number, action, result, confidence, trace_id });
     }
 
-    pub(super) fn close_round(&mut self, step: &mut Step, status: RoundStatus, confidence: Option<f32>) {
+    pub(super) fn close_round(&mut self, step: &mut TurnStep, status: RoundStatus, confidence: Option<f32>) {
         if !self.state.round_is_open {
             return;
         }
@@ -189,7 +189,7 @@ impl Machine {
         Action { kind, what: names.join(", ") }
     }
 
-    pub(super) fn end(&mut self, step: &mut Step, outcome: Outcome, code: Option<&str>) {
+    pub(super) fn end(&mut self, step: &mut TurnStep, outcome: Outcome, code: Option<&str>) {
         let cost = Some(self.state.cost_nano_usd).filter(|_| !self.state.has_unpriced);
         let (usage, code) = (Some(self.state.usage), code.map(str::to_owned));
         let message = self.trouble.take();
@@ -199,7 +199,7 @@ impl Machine {
 
     fn take_answer(
         &mut self,
-        step: &mut Step,
+        step: &mut TurnStep,
         mut answer: Answer,
         faults: &BTreeMap<usize, String>,
         leaf: Option<EntryId>,
@@ -218,7 +218,7 @@ impl Machine {
         }
     }
 
-    fn add_answer(&mut self, step: &mut Step, answer: Answer) {
+    fn add_answer(&mut self, step: &mut TurnStep, answer: Answer) {
         let Answer { parts, model, usage, cost_nano_usd, stop } = answer;
         self.add(step, AssistantMessage { parts, model: Some(model), usage, cost_nano_usd, stop });
     }
@@ -233,7 +233,7 @@ impl Machine {
     }
 
     /// Leaves the answer behind, and tells the next try what it looked like from here.
-    fn backtrack(&mut self, step: &mut Step, rating: Option<f32>, leaf: Option<EntryId>) {
+    fn backtrack(&mut self, step: &mut TurnStep, rating: Option<f32>, leaf: Option<EntryId>) {
         let tried = self.action();
         self.close_round(step, RoundStatus::Ok, rating);
         let what =
@@ -250,7 +250,7 @@ impl Machine {
     /// Runs, asks for, or refuses each call; an answer without calls ends the turn, unless somebody added words to it.
     pub(super) fn act_on_answer(
         &mut self,
-        step: &mut Step,
+        step: &mut TurnStep,
         faults: &BTreeMap<usize, String>,
         rating: Option<f32>,
     ) {
@@ -278,7 +278,7 @@ impl Machine {
         self.dispatch(step);
     }
 
-    fn finish(&mut self, step: &mut Step) {
+    fn finish(&mut self, step: &mut TurnStep) {
         if self.steered.is_empty() {
             self.end(step, Outcome::Completed, None);
         } else {
@@ -286,7 +286,7 @@ impl Machine {
         }
     }
 
-    fn judge(&mut self, step: &mut Step, at: usize, fault: Option<&String>) {
+    fn judge(&mut self, step: &mut TurnStep, at: usize, fault: Option<&String>) {
         let call = self.state.calls[at].call.clone();
         let Some(spec) = self.rules.tool(&call.name) else {
             let known: Vec<&str> = self.rules.tools.iter().map(|spec| spec.name.as_str()).collect();
@@ -312,7 +312,7 @@ impl Machine {
         }
     }
 
-    fn ask(&mut self, step: &mut Step, question: String, call: Option<&ToolCall>, kind: &str) {
+    fn ask(&mut self, step: &mut TurnStep, question: String, call: Option<&ToolCall>, kind: &str) {
         let number = self.state.approvals_asked + 1;
         let turn = self.rules.turn.to_string();
         // The tail of a time-ordered id is its random part.
@@ -325,7 +325,7 @@ impl Machine {
     }
 
     /// Starts what may start: looking runs side by side, everything else alone and in order.
-    pub(super) fn dispatch(&mut self, step: &mut Step) {
+    pub(super) fn dispatch(&mut self, step: &mut TurnStep) {
         if self.is_settled() {
             return self.complete_round(step);
         }
@@ -355,7 +355,7 @@ impl Machine {
     }
 
     /// Calls that are the caller's to run end the turn; they are the only ones that may be left without a result.
-    fn complete_round(&mut self, step: &mut Step) {
+    fn complete_round(&mut self, step: &mut TurnStep) {
         self.close_round(step, RoundStatus::Ok, None);
         if self.state.all_done() {
             self.open_round(step);
@@ -374,7 +374,7 @@ impl Machine {
         calls.all(|call| call.status == CallStatus::Done || self.is_handed_over(call))
     }
 
-    fn take_result(&mut self, step: &mut Step, result: ToolResult) {
+    fn take_result(&mut self, step: &mut TurnStep, result: ToolResult) {
         let at = self
             .running
             .iter()
@@ -389,7 +389,7 @@ impl Machine {
 
     fn take_approval(
         &mut self,
-        step: &mut Step,
+        step: &mut TurnStep,
         approval: String,
         answer: ApprovalAnswer,
         reason: Option<String>,
@@ -401,7 +401,7 @@ impl Machine {
     }
 
     /// Carries on with whatever a person has answered by now.
-    pub(super) fn go_on_after_answers(&mut self, step: &mut Step) {
+    pub(super) fn go_on_after_answers(&mut self, step: &mut TurnStep) {
         if let Some(gate) = self.state.gate.clone() {
             let Some((answer, reason)) = gate.answer else { return };
             return self.pass_gate(step, &gate.kind, answer, reason);
@@ -415,7 +415,7 @@ impl Machine {
     }
 
     /// A question that was answered is a result; so is a refusal.
-    fn settle_answered_calls(&mut self, step: &mut Step) {
+    fn settle_answered_calls(&mut self, step: &mut TurnStep) {
         for at in 0..self.state.calls.len() {
             let (call, status) = (self.state.calls[at].call.clone(), self.state.calls[at].status.clone());
             let asks = self.rules.asks(&call);
@@ -433,7 +433,7 @@ impl Machine {
         }
     }
 
-    fn pass_gate(&mut self, step: &mut Step, kind: &str, answer: ApprovalAnswer, reason: Option<String>) {
+    fn pass_gate(&mut self, step: &mut TurnStep, kind: &str, answer: ApprovalAnswer, reason: Option<String>) {
         match (kind, answer) {
             (BUDGET, ApprovalAnswer::Approved) => step.effects.push(Effect::CallModel),
             (BUDGET, ApprovalAnswer::Denied) => {
@@ -462,7 +462,7 @@ impl Machine {
         open.map(|call| call.call.clone()).collect()
     }
 
-    fn take_failure(&mut self, step: &mut Step, code: String, partial: Option<Answer>) {
+    fn take_failure(&mut self, step: &mut TurnStep, code: String, partial: Option<Answer>) {
         if code == "context_overflow" && self.state.overflows == 0 {
             return self.make_room(step, Trigger::Overflow);
         }
@@ -474,11 +474,11 @@ impl Machine {
         self.end(step, Outcome::Failed, Some(&code));
     }
 
-    fn make_room(&mut self, step: &mut Step, trigger: Trigger) {
+    fn make_room(&mut self, step: &mut TurnStep, trigger: Trigger) {
         step.effects.push(Effect::Compact(trigger));
     }
 
-    fn take_compaction(&mut self, step: &mut Step, trigger: Trigger, compaction: Option<Compaction>) {
+    fn take_compaction(&mut self, step: &mut TurnStep, trigger: Trigger, compaction: Option<Compaction>) {
         match compaction {
             Some(compaction) => self.add(step, compaction),
             // Asking again would end the same way.
@@ -491,7 +491,7 @@ impl Machine {
         step.effects.push(Effect::CallModel);
     }
 
-    fn take_over_budget(&mut self, step: &mut Step, question: String, ask: bool) {
+    fn take_over_budget(&mut self, step: &mut TurnStep, question: String, ask: bool) {
         if ask {
             self.ask(step, question, None, BUDGET);
             return step.effects.push(Effect::AwaitPerson);
@@ -503,7 +503,7 @@ impl Machine {
     /// Ends the turn in the middle: what was said so far is kept, what was called gets its result.
     pub(super) fn break_off(
         &mut self,
-        step: &mut Step,
+        step: &mut TurnStep,
         partial: Option<Answer>,
         outcome: Outcome,
         code: Option<&str>,

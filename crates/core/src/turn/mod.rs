@@ -1,5 +1,5 @@
 //! The turn: one input through to its end. [`Machine`] is pure: it is told what happened ([`Input`]) and answers with
-//! entries to append and things to do ([`Step`]). Its state is nothing but the fold of the turn's own entries
+//! entries to append and things to do ([`TurnStep`]). Its state is nothing but the fold of the turn's own entries
 //! ([`TurnState`]), so a turn that is read back from the log after a crash stands exactly where it stood.
 //!
 //! The order is always: append, then act. A call is in the log before its tool runs, and a `round` without a result
@@ -96,7 +96,7 @@ pub enum Effect {
 
 /// What the machine wants: entries first, then effects. Once [`TurnState::ended`] is set there is nothing more to do.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Step {
+pub struct TurnStep {
     pub entries: Vec<Body>,
     pub effects: Vec<Effect>,
 }

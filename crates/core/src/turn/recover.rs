@@ -3,7 +3,7 @@
 
 use super::machine::{Machine, Rules, interrupted_result};
 use super::state::{CallStatus, TurnState};
-use super::{Effect, Step};
+use super::{Effect, TurnStep};
 use crate::agent::OnInterrupt;
 use crate::entry::{Body, LeafMoved, Outcome, RoundStatus, Stop, SystemNote};
 use crate::id::EntryId;
@@ -26,16 +26,16 @@ impl Machine {
         entries: impl IntoIterator<Item = &'a Body>,
         on_interrupt: OnInterrupt,
         before: Option<EntryId>,
-    ) -> (Self, Step) {
+    ) -> (Self, TurnStep) {
         let mut machine = Self::new(rules, TurnState::fold(entries));
-        let mut step = Step::default();
+        let mut step = TurnStep::default();
         if machine.state.ended.is_none() {
             machine.resume(&mut step, on_interrupt, before);
         }
         (machine, step)
     }
 
-    fn resume(&mut self, step: &mut Step, on_interrupt: OnInterrupt, before: Option<EntryId>) {
+    fn resume(&mut self, step: &mut TurnStep, on_interrupt: OnInterrupt, before: Option<EntryId>) {
         if self.state.is_cancel_asked {
             return self.break_off(step, None, Outcome::Cancelled, None);
         }
@@ -74,7 +74,7 @@ impl Machine {
                 && calls.all(|status| is_put(status) || *status == CallStatus::Done))
     }
 
-    fn go_on_waiting(&mut self, step: &mut Step) {
+    fn go_on_waiting(&mut self, step: &mut TurnStep) {
         self.go_on_after_answers(step);
         if step.effects.is_empty() && self.state.ended.is_none() {
             step.effects.push(Effect::AwaitPerson);
@@ -83,7 +83,7 @@ impl Machine {
 
     /// Calls that may have run get an interrupted result; those that may be repeated are, and those that never began
     /// begin.
-    fn settle_begun_calls(&mut self, step: &mut Step) {
+    fn settle_begun_calls(&mut self, step: &mut TurnStep) {
         let mut was_cut = false;
         for at in 0..self.state.calls.len() {
             let call = self.state.calls[at].call.clone();
@@ -104,7 +104,7 @@ impl Machine {
         self.go_on_after_answers(step);
     }
 
-    fn go_on_with_note(&mut self, step: &mut Step, status: RoundStatus) {
+    fn go_on_with_note(&mut self, step: &mut TurnStep, status: RoundStatus) {
         self.close_round(step, status, None);
         self.add(step, continuation());
         self.open_round(step);

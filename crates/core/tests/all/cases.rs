@@ -3,8 +3,8 @@
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume};
 use sapwood_core::project::context::OpenTurn::{Keep, LeaveOut};
 use sapwood_core::project::outline::Outline;
+use sapwood_core::settings::Labels;
 use sapwood_core::tree::nth_message;
-use sapwood_core::view::Labels;
 use sapwood_core::{Draft, Seq};
 
 /// The log as it is when its entries are read again from the beginning.

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use sapwood_core::content::ToolCall;
 use sapwood_core::fixture::Dice;
+use sapwood_core::flow::assignment::HandoffTarget;
 use sapwood_core::flow::graph::{Consent, Feedback, FlowRole};
-use sapwood_core::flow::post::HandoffTarget;
-use sapwood_core::flow::words::{entry_note, render_prompt, standing, system_prompt};
+use sapwood_core::flow::prompts::{entry_note, render_prompt, standing, system_prompt};
 use sapwood_core::flow::*;
 use sapwood_core::{Agent, Json};
 
@@ -60,12 +60,12 @@ fn started(flow: Flow) -> RunEvent {
     }
 }
 
-fn begin(flow: Flow) -> (Machine, Step) {
+fn begin(flow: Flow) -> (Machine, FlowStep) {
     assert_eq!(flow.mistakes(), []);
     Machine::begin("r", started(flow))
 }
 
-fn visits(step: &Step) -> Vec<String> {
+fn visits(step: &FlowStep) -> Vec<String> {
     let visit = |effect: &Effect| match effect {
         Effect::Visit(key) => Some(format!("{}{}", key.node, key.visit)),
         Effect::CancelVisits => None,
@@ -82,7 +82,7 @@ fn closed() -> VisitResult {
     VisitResult::Handed(Handed { closed: Some("no use".into()), ..Handed::default() })
 }
 
-fn tell(machine: &mut Machine, node: &str, result: VisitResult) -> Step {
+fn tell(machine: &mut Machine, node: &str, result: VisitResult) -> FlowStep {
     let state = &machine.state().nodes[node];
     let key = VisitKey { node: node.into(), visit: state.visits, attempt: state.attempt };
     machine.advance(Input::Visited { key, result })
@@ -158,7 +158,7 @@ fn what_goes_back_reopens_the_way_and_the_sender_waits() {
     assert_eq!((status(&machine, "c"), status(&machine, "b")), (NodeStatus::Holding, NodeStatus::Idle));
     let state = machine.state();
     let key = VisitKey { node: "a".into(), visit: 2, attempt: 1 };
-    let post = Post::of(state, state.any_node("a").unwrap(), &key);
+    let post = Assignment::of(state, state.any_node("a").unwrap(), &key);
     let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
     assert_eq!(owed, ["b"], "what went elsewhere stays done");
     assert_eq!(visits(&tell(&mut machine, "a", handed(&["b"]))), ["b2"]);
@@ -282,12 +282,12 @@ fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
-fn post() -> Post {
+fn post() -> Assignment {
     let mut graph = flow("in>a a>b a>c b>out c>out b<a");
     graph.edges[1].artifact = Some("plan.md".into());
     let (machine, _) = begin(graph);
     let key = VisitKey { node: "a".into(), visit: 1, attempt: 1 };
-    Post::of(machine.state(), machine.state().any_node("a").unwrap(), &key)
+    Assignment::of(machine.state(), machine.state().any_node("a").unwrap(), &key)
 }
 
 fn to(node: &str, artifact: &str) -> HandoffTarget {
@@ -362,7 +362,7 @@ fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
     let (machine, _) = begin(graph);
     let (state, key) = (machine.state(), VisitKey { node: "a".into(), visit: 1, attempt: 1 });
     let node = state.any_node("a").unwrap();
-    let post = Post::of(state, node, &key);
+    let post = Assignment::of(state, node, &key);
     let prompt = system_prompt(state, node, Some("Agent's own."));
     for part in [
         "You are a in the flow \"Report\"",
@@ -417,7 +417,7 @@ fn a_chain_of_ten_thousand_turns_runs_to_its_end() {
         let here = format!("turn-{turn}");
         assert_eq!(visits(&step), [format!("{here}1")]);
         let seen = machine.state().seen_from(&here);
-        let to = Post::of(
+        let to = Assignment::of(
             &seen,
             seen.any_node(&here).unwrap(),
             &VisitKey { node: here.clone(), visit: 1, attempt: 1 },
@@ -447,14 +447,14 @@ fn joined_fan(agents: usize) -> Flow {
 }
 
 /// Tells the machine of every visit it wants, and answers with the events of all steps.
-fn hand_on_all(machine: &mut Machine, mut step: Step) -> Vec<RunEvent> {
+fn hand_on_all(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
     let (mut events, mut open) = (Vec::new(), VecDeque::new());
     loop {
         events.append(&mut step.events);
         open.extend(step.effects);
         let Some(Effect::Visit(key)) = open.pop_front() else { return events };
         let seen = machine.state().seen_from(&key.node);
-        let post = Post::of(&seen, seen.any_node(&key.node).unwrap(), &key);
+        let post = Assignment::of(&seen, seen.any_node(&key.node).unwrap(), &key);
         let to: Vec<&str> = post.forward.iter().map(|target| target.node.as_str()).collect();
         step = machine.advance(Input::Visited { key, result: handed(&to) });
     }
@@ -566,7 +566,7 @@ impl Roles {
         let mut hash = self.seed ^ u64::from(key.visit) ^ (u64::from(key.attempt) << 8);
         key.node.bytes().for_each(|byte| hash = hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let mut dice = Dice::new(hash);
-        let post = Post::of(state, state.any_node(&key.node).unwrap(), key);
+        let post = Assignment::of(state, state.any_node(&key.node).unwrap(), key);
         let result = match dice.below(10) {
             0 => closed(),
             1 if key.attempt == 1 => VisitResult::Failed { code: "x".into(), message: String::new() },

@@ -13,8 +13,8 @@ use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::usage::{Spend, USAGE_INFO, usage_note};
+use sapwood_core::settings::{Labels, Settings};
 use sapwood_core::tree::Head;
-use sapwood_core::view::{Labels, Settings};
 use sapwood_core::{BlobHash, Body, Entry, Json, Principal, Role, Seq};
 
 use super::bodies::any_body;

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Kind, Meta, UserMessage};
-use sapwood_core::memory::brief::brief;
 use sapwood_core::memory::compare::{Relation, relate};
+use sapwood_core::memory::prompt::brief;
 use sapwood_core::memory::rank::rank;
-use sapwood_core::memory::{Tone, ask, is_fit_to_keep, rules};
+use sapwood_core::memory::{Tone, is_fit_to_keep, llm_extract, rules};
 use sapwood_core::port::memory::{Belongs, Learned, Memory, MemoryKind};
 use sapwood_core::{Body, Entry, EntryId, MemoryId, Part, Principal, Seq, TimestampMs};
 
@@ -101,7 +101,7 @@ fn a_long_conversation_is_bounded() {
     let entries: Vec<Entry> =
         (1..500).map(|n| said(n, "user:ana", &format!("Remember that box {n} is green."))).collect();
     assert_eq!(rules::extract(&entries, &ana()).len(), sapwood_core::memory::CANDIDATES_MAX);
-    let shown = ask::show(&entries, &ana()).unwrap();
+    let shown = llm_extract::show(&entries, &ana()).unwrap();
     assert!(shown.text.len() < 80 << 10);
 }
 
@@ -109,12 +109,12 @@ fn a_long_conversation_is_bounded() {
 fn a_models_answer_names_lines_and_one_of_them_is_the_persons() {
     let entries =
         [said(1, "user:ana", "I moved to Bern."), answered(2, "Noted."), said(3, "user:bob", "me too")];
-    let shown = ask::show(&entries, &ana()).unwrap();
+    let shown = llm_extract::show(&entries, &ana()).unwrap();
     assert_eq!(shown.text, "1 user: I moved to Bern.\n2 assistant: Noted.\n3 another person: me too\n");
     let answer =
         r#"{"memories":[{"kind":"fact","text":"The user lives in Bern.","lines":[1,2],"corrects":true}]}"#;
     for wrapped in [answer.to_owned(), format!("```json\n{answer}\n```")] {
-        let read = ask::read(&shown, &wrapped).unwrap();
+        let read = llm_extract::read(&shown, &wrapped).unwrap();
         assert_eq!((read[0].entries.len(), read[0].tone), (2, Tone::Corrects));
     }
     for bad in [
@@ -126,13 +126,13 @@ fn a_models_answer_names_lines_and_one_of_them_is_the_persons() {
         r#"{"memories":[{"kind":"fact","text":" ","lines":[1]}]}"#,
         r#"{"memories":[{"kind":"fact","text":"x","lines":[1],"extra":1}]}"#,
     ] {
-        assert!(ask::read(&shown, bad).is_err(), "{bad}");
+        assert!(llm_extract::read(&shown, bad).is_err(), "{bad}");
     }
     let long = format!(r#"{{"memories":[{{"kind":"fact","text":"{}","lines":[1]}}]}}"#, "x".repeat(500));
-    assert!(ask::read(&shown, &long).is_err());
+    assert!(llm_extract::read(&shown, &long).is_err());
     let secret = r#"{"memories":[{"kind":"fact","text":"The password is hunter2","lines":[1]}]}"#;
-    assert_eq!(ask::read(&shown, secret).unwrap(), [], "a secret is left out");
-    assert!(ask::show(&entries[1..], &ana()).is_none(), "nothing of the owner's");
+    assert_eq!(llm_extract::read(&shown, secret).unwrap(), [], "a secret is left out");
+    assert!(llm_extract::show(&entries[1..], &ana()).is_none(), "nothing of the owner's");
 }
 
 fn memory(number: i64, text: &str) -> Memory {

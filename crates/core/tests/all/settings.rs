@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use sapwood_core::entry::ContextChanged;
 use sapwood_core::fixture::MemLog;
+use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Lookup, settings_at};
-use sapwood_core::view::Settings;
 
 fn model(script: &str) -> Option<String> {
     let log = MemLog::of(script);

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use sapwood_core::Seq;
 use sapwood_core::entry::{LeafMoved, ModelChanged, SessionNamed, Stance, UserMessage};
 use sapwood_core::fixture::{Dice, MemLog, drafts};
+use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Lookup, ancestor_at, is_on_path, nth_message, settings_at};
-use sapwood_core::view::Settings;
 
 /// One thing that happens to a session. A number picks an entry, modulo how many there are.
 #[derive(Debug, Clone)]

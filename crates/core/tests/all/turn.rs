@@ -9,7 +9,7 @@ use sapwood_core::fixture::{Dice, MemLog};
 use sapwood_core::policy::ApprovalMode;
 use sapwood_core::port::tool::{FsScope, Replay, ToolSpec, Touch};
 use sapwood_core::project::context::Role;
-use sapwood_core::turn::{Answer, Effect, Input, Machine, Rules, Step};
+use sapwood_core::turn::{Answer, Effect, Input, Machine, Rules, TurnStep};
 use sapwood_core::{Body, Draft, EntryId, Json, Part, TimestampMs, TurnId};
 
 use super::cases_of;
@@ -73,11 +73,11 @@ fn given(approval: &str, answer: ApprovalAnswer, reason: &str) -> Input {
     Input::ApprovalGiven { approval: approval.into(), answer, reason: Some(reason.into()) }
 }
 
-fn kinds(step: &Step) -> Vec<&'static str> {
+fn kinds(step: &TurnStep) -> Vec<&'static str> {
     step.entries.iter().map(|body| body.kind().as_str()).collect()
 }
 
-fn runs(step: &Step) -> Vec<&str> {
+fn runs(step: &TurnStep) -> Vec<&str> {
     step.effects
         .iter()
         .filter_map(|effect| match effect {
@@ -87,7 +87,7 @@ fn runs(step: &Step) -> Vec<&str> {
         .collect()
 }
 
-fn asked(step: &Step) -> String {
+fn asked(step: &TurnStep) -> String {
     let asked = step.entries.iter().find_map(|body| match body {
         Body::ApprovalAsked(asked) => Some(asked.approval.clone()),
         _ => None,
@@ -236,7 +236,7 @@ fn cancelling_keeps_what_was_said_and_closes_what_was_called() {
     machine.advance(answered("", &[("1", "edit"), ("2", "edit")]));
     let step = machine.advance(Input::Cancelled { partial: None });
     assert_eq!(kinds(&step), ["tool_result", "tool_result", "round", "turn_ended"]);
-    assert_eq!(machine.advance(done("1")), Step::default(), "a late result is nobody's");
+    assert_eq!(machine.advance(done("1")), TurnStep::default(), "a late result is nobody's");
     let mut machine = begin();
     let step = machine.advance(Input::Cancelled { partial: Some(answer("half a sen", &[])) });
     let Body::AssistantMessage(message) = &step.entries[0] else { panic!("{:?}", step.entries) };
@@ -347,7 +347,7 @@ impl World {
     }
 }
 
-fn play(mut machine: Machine, first: Step, seed: u64, before: Vec<Body>) -> (Played, Machine) {
+fn play(mut machine: Machine, first: TurnStep, seed: u64, before: Vec<Body>) -> (Played, Machine) {
     let mut world = World { dice: Dice::new(seed), calls_made: 100 * (seed % 1000) as u32 + 1 };
     let mut played = Played { entries: before, ran: HashMap::new() };
     let mut pending: Vec<Effect> = Vec::new();
@@ -458,7 +458,7 @@ proptest! {
         for cut in 1..=played.entries.len() {
             let prefix = &played.entries[..cut];
             let (machine, step) = Machine::recover(rules.clone(), prefix, on_interrupt, None);
-            if machine.state().ended.is_some() && step == Step::default() {
+            if machine.state().ended.is_some() && step == TurnStep::default() {
                 prop_assert_eq!(cut, played.entries.len());
                 continue;
             }

@@ -6,13 +6,13 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, Request, RequestPart, Signature, Thinking};
 use serde_json::{Value, json};
 
+use super::catalog::{Row, ThinkingStyle};
 use super::conversation::{
     Answer, Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object, wire_call_id,
 };
-use super::fail::Complaint;
-use super::key::Key;
+use super::error_map::Complaint;
+use super::key::ProviderKey;
 use super::sse::Framing;
-use super::table::{Row, ThinkingStyle};
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 const VERSION: &str = "2023-06-01";
@@ -24,7 +24,7 @@ const BUDGET_TOKENS_MIN: u64 = 1_024;
 const SIGNED: &str = "anthropic:thinking:";
 const REDACTED: &str = "anthropic:redacted:";
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {
+pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
     let mut headers = vec![(HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION))];
     let key = key.and_then(|key| key.header(""));
     headers.extend(key.map(|key| (HeaderName::from_static("x-api-key"), key)));

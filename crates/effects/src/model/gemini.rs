@@ -6,13 +6,13 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
+use super::catalog::{Row, ThinkingStyle};
 use super::conversation::{
     Answer, Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object,
 };
-use super::fail::Complaint;
-use super::key::Key;
+use super::error_map::Complaint;
+use super::key::ProviderKey;
 use super::sse::Framing;
-use super::table::{Row, ThinkingStyle};
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 /// Signatures carry their vendor, so that no other provider is sent them.
@@ -20,7 +20,7 @@ const SIGNED: &str = "gemini:call:";
 /// What the provider documents for calls that it did not sign itself, or whose signature is gone after a restart.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {
+pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
     let key = key.and_then(|key| key.header(""));
     Ask {
         url: format!("{base_url}/v1beta/models/{name}:streamGenerateContent?alt=sse"),

@@ -1,4 +1,4 @@
-//! Keys of providers, and where they come from. A key has no `Display`, prints as `Key(…)`, and is wiped when dropped; it
+//! Keys of providers, and where they come from. A key has no `Display`, prints as `ProviderKey(…)`, and is wiped when dropped; it
 //! is looked up for each call, so one that was changed or taken back is noticed.
 
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 use reqwest::header::HeaderValue;
 use zeroize::Zeroizing;
 
-pub struct Key(Zeroizing<String>);
+pub struct ProviderKey(Zeroizing<String>);
 
-impl Key {
+impl ProviderKey {
     /// Blanks around it are dropped: they come from files and shells, and no key has any.
     pub fn new(value: String) -> Self {
         let value = Zeroizing::new(value);
@@ -33,20 +33,20 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ProviderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(…)")
+        f.write_str("ProviderKey(…)")
     }
 }
 
 /// Where keys come from. They are asked for by the name of their environment variable, such as `OPENAI_API_KEY`; what a
 /// keychain calls them is its own affair. It is asked on the task that makes the call, so it should answer at once.
 pub trait KeySource: Send + Sync {
-    fn find_key(&self, variable: &str) -> Option<Key>;
+    fn find_key(&self, variable: &str) -> Option<ProviderKey>;
 }
 
-impl<F: Fn(&str) -> Option<Key> + Send + Sync> KeySource for F {
-    fn find_key(&self, variable: &str) -> Option<Key> {
+impl<F: Fn(&str) -> Option<ProviderKey> + Send + Sync> KeySource for F {
+    fn find_key(&self, variable: &str) -> Option<ProviderKey> {
         self(variable)
     }
 }
@@ -56,8 +56,8 @@ impl<F: Fn(&str) -> Option<Key> + Send + Sync> KeySource for F {
 pub struct EnvironmentKeys;
 
 impl KeySource for EnvironmentKeys {
-    fn find_key(&self, variable: &str) -> Option<Key> {
-        std::env::var(variable).ok().map(Key::new).filter(|key| !key.is_empty())
+    fn find_key(&self, variable: &str) -> Option<ProviderKey> {
+        std::env::var(variable).ok().map(ProviderKey::new).filter(|key| !key.is_empty())
     }
 }
 
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_key_never_prints_itself() {
-        let key = Key::new("  canary-4711\n".into());
-        assert_eq!(format!("{key:?}"), "Key(…)");
+        let key = ProviderKey::new("  canary-4711\n".into());
+        assert_eq!(format!("{key:?}"), "ProviderKey(…)");
         let header = key.header("Bearer ").unwrap();
         assert_eq!(header.as_bytes(), b"Bearer canary-4711");
         assert!(!format!("{header:?}").contains("canary"));
@@ -77,6 +77,6 @@ mod tests {
 
     #[test]
     fn a_key_that_no_header_can_carry_is_no_header() {
-        assert!(Key::new("two\nlines".into()).header("").is_none());
+        assert!(ProviderKey::new("two\nlines".into()).header("").is_none());
     }
 }

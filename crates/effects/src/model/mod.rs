@@ -5,10 +5,11 @@
 //! Why the adapters are our own: `docs/adr/0009-own-model-adapters.md`.
 
 mod anthropic;
+mod catalog;
 mod conversation;
 pub mod demo;
 mod embed;
-mod fail;
+mod error_map;
 mod gemini;
 mod key;
 mod ollama;
@@ -16,7 +17,6 @@ mod openai;
 pub mod scripted;
 mod settings;
 pub mod sse;
-mod table;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -29,21 +29,21 @@ use reqwest::{Client, Url};
 use sapwood_core::port::model::{Model, ModelError, ModelFacts, PieceStream, Request};
 
 pub use embed::ModelEmbedder;
-pub use key::{EnvironmentKeys, Key, KeySource};
+pub use key::{EnvironmentKeys, KeySource, ProviderKey};
 pub use settings::{ProviderKind, ProviderSettings, Settings, SettingsError};
 pub use wire::ANSWER_BYTES_MAX;
 
 use crate::egress::provider::provider_client;
+use catalog::Catalog;
 use demo::Demo;
 use scripted::Scripted;
-use settings::{KeyNeed, Place};
-use table::Table;
+use settings::{KeyNeed, ProviderEndpoint};
 use wire::{Decode, Wire};
 
 /// Every model that can be called by name: `PROVIDER/NAME`, `demo`, `scripted/NAME` or `scripted:FILE`.
 pub struct Models {
     providers: BTreeMap<String, Provider>,
-    table: Table,
+    table: Catalog,
     keys: Arc<dyn KeySource>,
     demo: Demo,
     scripts_dir: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub struct Models {
 }
 
 struct Provider {
-    place: Place,
+    place: ProviderEndpoint,
     /// Made when it is first needed: what needs no network must work where there is none.
     client: OnceLock<Client>,
 }
@@ -66,7 +66,7 @@ enum Route<'a> {
 impl Models {
     /// Nothing is read or connected to before a call.
     pub fn new(settings: Settings, keys: Arc<dyn KeySource>) -> Result<Self, SettingsError> {
-        let table = Table::load(settings.table.as_deref())?;
+        let table = Catalog::load(settings.table.as_deref())?;
         let demo = Demo::new(settings.demo_pace_ms);
         let scripts_dir = settings.scripts_dir.clone();
         let places = settings.places()?;
@@ -180,7 +180,7 @@ impl Models {
         wire.open(ask, decoder).await
     }
 
-    fn find_key(&self, provider: &Provider, model: &str) -> Result<Option<Key>, ModelError> {
+    fn find_key(&self, provider: &Provider, model: &str) -> Result<Option<ProviderKey>, ModelError> {
         let place = &provider.place;
         let found = place.key_variables.iter().find_map(|variable| self.keys.find_key(variable));
         let found = found.filter(|key| !key.is_empty());
@@ -197,7 +197,7 @@ impl Models {
         }
     }
 
-    fn has_key(&self, place: &Place) -> bool {
+    fn has_key(&self, place: &ProviderEndpoint) -> bool {
         place.key_need == KeyNeed::Optional
             || place.key_variables.iter().any(|variable| self.keys.find_key(variable).is_some())
     }

@@ -9,11 +9,11 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
+use super::catalog::Row;
 use super::conversation::{Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object};
-use super::fail::Complaint;
-use super::key::Key;
+use super::error_map::Complaint;
+use super::key::ProviderKey;
 use super::sse::Framing;
-use super::table::Row;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 /// Says that reasoning came in the field `thinking` and is to go back in it.
@@ -46,7 +46,7 @@ pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
     models.filter_map(|model| model["name"].as_str()).take(NAMES_MAX).map(str::to_owned).collect()
 }
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&Key>) -> Ask {
+pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
     let key = key.and_then(|key| key.header("Bearer "));
     Ask {
         url: format!("{base_url}/api/chat"),

@@ -9,13 +9,13 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
+use super::catalog::{Row, ThinkingStyle};
 use super::conversation::{
     Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object, wire_call_id,
 };
-use super::fail::Complaint;
-use super::key::Key;
+use super::error_map::Complaint;
+use super::key::ProviderKey;
 use super::sse::Framing;
-use super::table::{Row, ThinkingStyle};
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 /// Says that reasoning came in the field `reasoning_content` and is to go back in it.
@@ -35,7 +35,7 @@ pub fn ask(
     name: &str,
     request: &Request,
     row: &Row,
-    key: Option<&Key>,
+    key: Option<&ProviderKey>,
 ) -> Ask {
     let key = key.and_then(|key| key.header("Bearer "));
     Ask {

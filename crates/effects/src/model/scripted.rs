@@ -72,14 +72,14 @@ pub struct Call {
     /// Text that the last message must contain.
     #[serde(default)]
     pub expect: Option<String>,
-    pub pieces: Vec<Step>,
+    pub pieces: Vec<CassetteStep>,
 }
 
 /// One piece, a pause or an error. A call's list that has no `stop`, `cut` or `error` stops by itself: for tool use when it
 /// has calls.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Step {
+pub enum CassetteStep {
     Text(String),
     Reasoning(String),
     ReasoningEnd {
@@ -245,12 +245,12 @@ struct Beat {
     item: Result<Piece, ModelError>,
 }
 
-fn beats_of(model: &str, steps: &[Step]) -> Vec<Beat> {
+fn beats_of(model: &str, steps: &[CassetteStep]) -> Vec<Beat> {
     let mut beats = Vec::new();
     let mut wait_ms = 0;
     let mut calls = 0;
     for step in steps {
-        if let Step::WaitMs(ms) = step {
+        if let CassetteStep::WaitMs(ms) = step {
             wait_ms += ms;
             continue;
         }
@@ -267,31 +267,33 @@ fn beats_of(model: &str, steps: &[Step]) -> Vec<Beat> {
     beats
 }
 
-fn items_of(model: &str, step: &Step, calls: &mut u32) -> Vec<Result<Piece, ModelError>> {
+fn items_of(model: &str, step: &CassetteStep, calls: &mut u32) -> Vec<Result<Piece, ModelError>> {
     let piece = match step {
-        Step::Text(text) => Piece::Text(text.clone()),
-        Step::Reasoning(text) => Piece::Reasoning(text.clone()),
-        Step::ReasoningEnd { signature, redacted } => Piece::ReasoningEnd {
+        CassetteStep::Text(text) => Piece::Text(text.clone()),
+        CassetteStep::Reasoning(text) => Piece::Reasoning(text.clone()),
+        CassetteStep::ReasoningEnd { signature, redacted } => Piece::ReasoningEnd {
             signature: signature.as_deref().map(|text| Signature(text.into())),
             redacted: *redacted,
         },
-        Step::Call { id, name, input } => {
+        CassetteStep::Call { id, name, input } => {
             let index = *calls;
             *calls += 1;
             let began = Piece::CallBegan { index, call_id: id.clone(), name: name.clone() };
             let text = if input.is_null() { "{}".to_owned() } else { input.to_string() };
             return vec![Ok(began), Ok(Piece::CallInput { index, text })];
         }
-        Step::CallBegan { index, id, name } => {
+        CassetteStep::CallBegan { index, id, name } => {
             *calls = (*calls).max(index.saturating_add(1));
             Piece::CallBegan { index: *index, call_id: id.clone(), name: name.clone() }
         }
-        Step::CallInput { index, text } => Piece::CallInput { index: *index, text: text.clone() },
-        Step::Usage(usage) => Piece::Usage(*usage),
-        Step::Stop(stop) => Piece::Stop(*stop),
-        Step::WaitMs(_) => return Vec::new(),
-        Step::Cut(why) => return vec![Err(ModelError::Cut { model: model.to_owned(), why: why.clone() })],
-        Step::Error(failure) => return vec![Err(error_of(model, failure))],
+        CassetteStep::CallInput { index, text } => Piece::CallInput { index: *index, text: text.clone() },
+        CassetteStep::Usage(usage) => Piece::Usage(*usage),
+        CassetteStep::Stop(stop) => Piece::Stop(*stop),
+        CassetteStep::WaitMs(_) => return Vec::new(),
+        CassetteStep::Cut(why) => {
+            return vec![Err(ModelError::Cut { model: model.to_owned(), why: why.clone() })];
+        }
+        CassetteStep::Error(failure) => return vec![Err(error_of(model, failure))],
     };
     vec![Ok(piece)]
 }

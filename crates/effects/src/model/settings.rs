@@ -68,7 +68,7 @@ impl ProviderKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("the table of models cannot be read: {why}")]
-    Table { why: String },
+    Catalog { why: String },
     #[error("provider {provider}: {why}")]
     Provider { provider: String, why: String },
 }
@@ -77,7 +77,7 @@ impl SettingsError {
     /// Stable, for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            SettingsError::Table { .. } => "model.bad_table",
+            SettingsError::Catalog { .. } => "model.bad_table",
             SettingsError::Provider { .. } => "model.bad_provider",
         }
     }
@@ -91,7 +91,7 @@ pub(super) enum KeyNeed {
 
 /// A provider, resolved.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct ProviderEndpoint {
     pub kind: ProviderKind,
     /// Without a slash at its end.
     pub base_url: String,
@@ -134,7 +134,7 @@ impl Settings {
         self
     }
 
-    pub(super) fn places(&self) -> Result<BTreeMap<String, Place>, SettingsError> {
+    pub(super) fn places(&self) -> Result<BTreeMap<String, ProviderEndpoint>, SettingsError> {
         let mut places = BTreeMap::new();
         let none = ProviderSettings::default();
         for built_in in BUILT_IN {
@@ -152,7 +152,7 @@ fn is_built_in(name: &str) -> bool {
     BUILT_IN.iter().any(|(known, ..)| *known == name)
 }
 
-fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Place, SettingsError> {
+fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let (name, kind, address, _, keys) = *built_in;
     if given.kind.is_some_and(|other| other != kind) {
         return Err(fault(
@@ -162,7 +162,7 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Place,
     }
     let base_url = given.base_url.as_deref().unwrap_or(address);
     let is_local = kind == ProviderKind::Ollama;
-    Ok(Place {
+    Ok(ProviderEndpoint {
         kind,
         base_url: check_url(name, kind, base_url)?,
         key_variables: given
@@ -176,7 +176,7 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Place,
 }
 
 /// A provider whose key is named needs it; without a name, one that is there is used.
-fn place_own(name: &str, given: &ProviderSettings) -> Result<Place, SettingsError> {
+fn place_own(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if RESERVED.contains(&name) || name.is_empty() || !name.chars().all(is_plain) {
         return Err(fault(name, "this cannot be a provider's name"));
@@ -185,7 +185,7 @@ fn place_own(name: &str, given: &ProviderSettings) -> Result<Place, SettingsErro
     let base_url = given.base_url.as_deref().ok_or_else(|| fault(name, "it needs a base_url"))?;
     let guess = format!("{}_API_KEY", name.to_ascii_uppercase().replace(['-', '.'], "_"));
     let is_named = given.key_variable.is_some();
-    Ok(Place {
+    Ok(ProviderEndpoint {
         kind,
         base_url: check_url(name, kind, base_url)?,
         key_variables: vec![given.key_variable.clone().unwrap_or(guess)],

@@ -15,8 +15,8 @@ use sapwood_core::port::model::{ModelError, Piece, PieceStream};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::fail::Complaint;
-use super::key::Key;
+use super::error_map::Complaint;
+use super::key::ProviderKey;
 use super::sse::{FRAME_BYTES_MAX, FrameError, Frames, Framing};
 
 /// The most that is read of one answer, its wrapping included.
@@ -72,7 +72,7 @@ pub fn parse_frame(frame: &str) -> Result<Value, DecodeError> {
 pub struct Wire {
     pub client: Client,
     pub model: String,
-    pub key: Option<Key>,
+    pub key: Option<ProviderKey>,
     pub idle_ms: u64,
 }
 

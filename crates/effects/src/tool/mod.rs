@@ -2,13 +2,13 @@
 //! when the box is opened. [`host`] puts the boxes together; [`files`], [`search`], [`command`], [`git`], [`http`]
 //! and [`mcp`] are the tools.
 
+mod blocking;
 pub mod command;
 pub mod files;
 pub mod git;
 pub mod host;
 pub mod http;
 pub mod mcp;
-mod offload;
 pub(crate) mod process;
 mod schema;
 pub mod search;

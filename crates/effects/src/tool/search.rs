@@ -11,9 +11,9 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch}
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
+use super::blocking::{Stop, run_blocking};
 use super::files::root::{Reader, Refusal, Root};
-use super::files::walk::{Found, Walked, walk_files};
-use super::offload::{Stop, offload};
+use super::files::walk::{Walked, WalkedFile, walk_files};
 use super::{Tool, spec, text_field};
 
 /// Most files and most lines in one answer.
@@ -56,7 +56,7 @@ impl Tool for FindFiles {
         let root = self.0.clone();
         let pattern = text_field(input, "pattern").to_owned();
         let path = input["path"].as_str().unwrap_or(".").to_owned();
-        offload(move |stop| match file_glob(&pattern) {
+        run_blocking(move |stop| match file_glob(&pattern) {
             Ok(glob) => find(&root, &path, &glob, stop),
             Err(why) => ToolOutput::error(format!("{pattern} is no glob: {why}")),
         })
@@ -145,7 +145,7 @@ impl Tool for SearchText {
             Ok(glob) => glob,
             Err(why) => return ToolOutput::error(format!("files is no glob: {why}")),
         };
-        offload(move |stop| search(&root, &Search { start, glob, matcher, limit: limit as usize }, stop))
+        run_blocking(move |stop| search(&root, &Search { start, glob, matcher, limit: limit as usize }, stop))
             .await
     }
 }
@@ -202,7 +202,7 @@ impl Lines<'_> {
         self.found.len() >= self.limit
     }
 
-    fn search_found(&mut self, search: &Search, reader: &Reader<'_>, found: &Found<'_>) {
+    fn search_found(&mut self, search: &Search, reader: &Reader<'_>, found: &WalkedFile<'_>) {
         // A file that cannot be opened is as if it had no such line.
         if let Ok(opened) = reader.open_in(found.dir, found.name, found.path)
             && opened.bytes <= SEARCHED_BYTES_MAX

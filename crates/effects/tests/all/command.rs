@@ -6,7 +6,7 @@ use sapwood_core::port::tool::FsScope;
 use sapwood_effects::sandbox::Launcher;
 use serde_json::json;
 
-use crate::desk::{Desk, read};
+use crate::tool_harness::{Desk, read};
 
 #[tokio::test]
 async fn a_command_runs_with_its_words_and_reports_its_end() {

@@ -7,7 +7,7 @@ use sapwood_effects::egress::{
     AllowedHosts, Egress, EgressError, EgressRequest, EgressResponse, Extent, SystemResolver, parse_header,
 };
 
-use crate::world::{LIMITS, Reply, World, answer, redirect};
+use crate::harness::{LIMITS, Reply, World, answer, redirect};
 
 async fn get(egress: &Egress, url: &str) -> Result<EgressResponse, EgressError> {
     send(egress, Method::GET, url, &[], None).await

@@ -11,7 +11,7 @@ use std::fs;
 use sapwood_core::port::tool::FsScope;
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, Tools, read};
+use crate::tool_harness::{Desk, Tools, read};
 
 /// What must never be seen, and never be changed.
 pub const CANARY: &str = "canary-7f3a";

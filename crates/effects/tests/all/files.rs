@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use sapwood_core::port::tool::{FsScope, OutputPart};
 use serde_json::json;
 
-use crate::desk::{Desk, read};
+use crate::tool_harness::{Desk, read};
 
 #[tokio::test]
 async fn lines_are_read_from_where_one_likes() {

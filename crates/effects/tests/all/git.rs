@@ -6,7 +6,7 @@ use std::process::Command;
 use sapwood_core::port::tool::FsScope;
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::tool_harness::Desk;
 
 pub fn git(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")
@@ -100,7 +100,8 @@ async fn a_linked_work_tree_works_and_a_forged_link_does_not() {
     let mut grant = desk.grant(FsScope::Project, &[]);
     grant.cwd = Some(linked.display().to_string());
     let host = sapwood_effects::tool::host::Host::new(desk.settings.clone());
-    let toolbox = crate::desk::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
+    let toolbox =
+        crate::tool_harness::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
     std::fs::write(linked.join("n.txt"), "n").unwrap();
     assert_eq!(toolbox.does("git_status", json!({})).await, "## linked\n?? n.txt\n");
     toolbox.does("git_commit", json!({"message": "in the linked tree"})).await;
@@ -109,7 +110,8 @@ async fn a_linked_work_tree_works_and_a_forged_link_does_not() {
     std::fs::create_dir(&forged).unwrap();
     std::fs::copy(linked.join(".git"), forged.join(".git")).unwrap();
     grant.cwd = Some(forged.display().to_string());
-    let toolbox = crate::desk::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
+    let toolbox =
+        crate::tool_harness::Tools(sapwood_core::port::tool::ToolHost::open(&host, &grant).await.unwrap());
     assert!(toolbox.fails("git_status", json!({})).await.contains("does not know this work tree"));
 }
 

@@ -12,7 +12,7 @@ use sapwood_effects::hook::{CommandHook, HttpHook};
 use sapwood_effects::secret::Secret;
 use serde_json::{Value, json};
 
-use crate::world::{Reply, World, answer, redirect};
+use crate::harness::{Reply, World, answer, redirect};
 
 fn event() -> HookEvent {
     HookEvent {

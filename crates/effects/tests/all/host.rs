@@ -11,7 +11,7 @@ use sapwood_effects::tool::host::{EFFECT_TOOLS, Host};
 use sapwood_effects::tool::{Tool, ToolSource};
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, Tools, call};
+use crate::tool_harness::{Desk, Tools, call};
 
 const CANARY: &str = "canary-in-a-box";
 

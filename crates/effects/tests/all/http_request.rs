@@ -7,8 +7,8 @@ use sapwood_effects::tool::Tool;
 use sapwood_effects::tool::http::HttpRequest;
 use serde_json::json;
 
+use crate::harness::{World, answer, text_of};
 use crate::secrets::{CANARY, secrets};
-use crate::world::{World, answer, text_of};
 
 async fn run(world: &World, input: serde_json::Value) -> ToolOutput {
     HttpRequest::new(world.egress(&["good.test"]), Arc::new(secrets())).run(&input).await

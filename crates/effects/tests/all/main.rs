@@ -4,11 +4,11 @@
 
 mod addresses;
 mod command;
-mod desk;
 mod egress;
 mod escapes;
 mod files;
 mod git;
+mod harness;
 mod hooks;
 mod host;
 mod http_request;
@@ -16,4 +16,4 @@ mod mcp;
 mod models;
 mod secrets;
 mod stub;
-mod world;
+mod tool_harness;

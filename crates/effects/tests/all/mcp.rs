@@ -17,8 +17,8 @@ use sapwood_effects::tool::Tool;
 use sapwood_effects::tool::mcp::{McpLimits, open_mcp_tools};
 use serde_json::json;
 
+use crate::harness::{LIMITS, Names, SERVER, listen, text_of};
 use crate::stub::{PICTURE, Stub};
-use crate::world::{LIMITS, Names, SERVER, listen, text_of};
 
 /// What answers at all answers in time, also on a busy machine.
 const PATIENCE: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };

@@ -1,19 +1,19 @@
 //! Running flows. A run is a session whose log holds the run's events; each role works in a session of its own. [`run`] has
-//! the loop: append, then visit, until nothing is left to do; [`visit`] makes one visit; [`facts`] finds again what a role's
-//! session knows of its node; [`view`] shows a run; [`mirror`] keeps the files of its roles up to date.
+//! the loop: append, then visit, until nothing is left to do; [`visit`] makes one visit; [`position`] finds again what a role's
+//! session knows of its node; [`view`] shows a run; [`role_file_writer`] keeps the files of its roles up to date.
 //!
 //! 1. A run has one runner: it holds the lease of the run's session, and its fence makes one that lost it harmless.
 //! 2. A visit is begun by one append to the role's session, under that session's lease, and only if its log has none of the
 //!    same key. So whoever comes after a crash, or at the same time, goes on with it and does not begin it again.
 //! 3. What came of a visit is read from the role's session, never remembered.
 
-mod facts;
-mod mirror;
+mod position;
+mod role_file_writer;
 mod run;
 mod view;
 mod visit;
 
-pub use mirror::{Mirror, RoleFileSink};
+pub use role_file_writer::{Mirror, RoleFileSink};
 pub use run::{FlowReport, RunningFlow, StartFlow};
 pub use view::{EdgeView, NodeView, RunList, RunRow, RunStatus, RunView};
 

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Draft, fit_title};
 use sapwood_core::flow::state::Ended;
-use sapwood_core::flow::{Effect, Flow, Input, Machine, RunEvent, Step, VisitKey, VisitResult};
+use sapwood_core::flow::{Effect, Flow, FlowStep, Input, Machine, RunEvent, VisitKey, VisitResult};
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Agent, Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
@@ -166,7 +166,7 @@ impl Engine {
         run: SessionId,
         hold: Hold,
         machine: Machine,
-        mut step: Step,
+        mut step: FlowStep,
     ) -> Result<RunningFlow> {
         let head = self.store.summary(scope, &run).await?.head.seq;
         let inbox = self.follow(scope, &run, head).await?;
@@ -208,7 +208,7 @@ struct Runner {
 }
 
 impl Runner {
-    async fn run(&mut self, first: Step) -> Result<()> {
+    async fn run(&mut self, first: FlowStep) -> Result<()> {
         let mut work = Work::new();
         let mut step = first;
         loop {

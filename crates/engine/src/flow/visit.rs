@@ -14,8 +14,8 @@ use sapwood_core::flow::graph::Node;
 use sapwood_core::flow::state::{FEEDBACK, is_improver};
 use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use sapwood_core::flow::{
-    Artifact, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextMove, Post, REPAIRS_MAX, RunState, VISITS_MAX,
-    Visit, VisitKey, VisitResult, words,
+    Artifact, Assignment, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextMove, REPAIRS_MAX, RunState, VISITS_MAX,
+    Visit, VisitKey, VisitResult, prompts,
 };
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
@@ -177,12 +177,12 @@ impl Visitor {
             hold.release().await;
             return Err(error);
         }
-        let post = Post::of(&self.state, node, key);
-        let text = words::entry_note(&self.state, node, &post);
+        let post = Assignment::of(&self.state, node, key);
+        let text = prompts::entry_note(&self.state, node, &post);
         let note = SystemNote { text, reason: Some(ENTRY_REASON.to_owned()) };
         let words = match node.id.as_str() {
-            FEEDBACK => words::feedback_words(&self.state, node),
-            _ => words::render_prompt(&self.state, node),
+            FEEDBACK => prompts::feedback_words(&self.state, node),
+            _ => prompts::render_prompt(&self.state, node),
         };
         let bodies = vec![post.to_body(), note.into(), said(words).into()];
         let opening = Opening { bodies, post: Some(post), ..Opening::default() };
@@ -213,7 +213,7 @@ impl Visitor {
         let id = self.state.flow.agent_of(node);
         let unknown = || EngineError::Invalid { what: "the agent", why: format!("there is no {id}") };
         let mut agent = self.state.flow.agents.get(&id).cloned().ok_or_else(unknown)?;
-        let prompt = words::system_prompt(&self.state, node, agent.system_prompt.as_deref());
+        let prompt = prompts::system_prompt(&self.state, node, agent.system_prompt.as_deref());
         if !agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) {
             agent.tools.push(HANDOFF_TOOL.to_owned());
         }
@@ -227,7 +227,7 @@ impl Visitor {
         &self,
         node: &Node,
         session: &SessionId,
-        post: &Post,
+        post: &Assignment,
         visit: &Visit,
         over: NextMove,
     ) -> Result<VisitResult> {
@@ -246,7 +246,13 @@ impl Visitor {
         })
     }
 
-    async fn handed(&self, session: &SessionId, post: &Post, visit: &Visit, said: String) -> Result<Handed> {
+    async fn handed(
+        &self,
+        session: &SessionId,
+        post: &Assignment,
+        visit: &Visit,
+        said: String,
+    ) -> Result<Handed> {
         let mut handed = Handed { said: said.clone(), ..Handed::default() };
         if post.handoff == HandoffBy::Answer {
             let artifact = self.kept(session, "answer", &said).await?;
@@ -297,7 +303,7 @@ impl Visitor {
     }
 
     /// What a role found is an artifact of the run.
-    async fn keep_findings(&self, node: &Node, post: &Post, text: &str) -> Result<()> {
+    async fn keep_findings(&self, node: &Node, post: &Assignment, text: &str) -> Result<()> {
         let name = match node.id.as_str() {
             FEEDBACK => "feedback.md".to_owned(),
             _ => format!("findings/{}.md", node.who()),
@@ -344,9 +350,9 @@ fn cancelled() -> VisitResult {
     VisitResult::Failed { code: "turn.cancelled".to_owned(), message: "the run was cancelled".to_owned() }
 }
 
-fn repair(post: Post, visit: &Visit, why: String) -> Opening {
+fn repair(post: Assignment, visit: &Visit, why: String) -> Opening {
     let note = SystemNote { text: why, reason: Some(REPAIR_REASON.to_owned()) };
-    let words = words::repair_words(&post, &visit.handed);
+    let words = prompts::repair_words(&post, &visit.handed);
     let bodies = vec![note.into(), said(words).into()];
     Opening { bodies, post: Some(post), ..Opening::default() }
 }
@@ -361,7 +367,7 @@ fn said(text: String) -> UserMessage {
 fn is_of_the_node(error: &EngineError) -> bool {
     let code = error.code();
     let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
-    !is_of_the_store && !matches!(error, EngineError::NoWorld)
+    !is_of_the_store && !matches!(error, EngineError::NoBackends)
 }
 
 #[cfg(test)]

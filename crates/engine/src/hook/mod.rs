@@ -2,14 +2,14 @@
 //! something to ask or to tell calls [`Engine::ask_hooks`] or [`Engine::fire`]; where no hook listens, both return at once
 //! and the event is never put together.
 
-mod act;
-mod book;
+mod actions;
 mod compact;
-mod rehearse;
+mod dry_run;
+mod registry;
 
-pub use book::{Closure, Hooks, Installed, OnFailure, TIMEOUT_DEFAULT};
 pub(crate) use compact::compacted;
-pub use rehearse::Rehearsed;
+pub use dry_run::Rehearsed;
+pub use registry::{Closure, Hooks, Installed, OnFailure, TIMEOUT_DEFAULT};
 
 use std::time::Duration;
 

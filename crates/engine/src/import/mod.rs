@@ -27,8 +27,8 @@ use sapwood_core::trigger::TRIGGER_PREFIX;
 use sapwood_core::{
     BlobHash, Body, Kind, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
 };
-use sapwood_formats::import::grow::Grower;
-use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::reconcile::Reconciler;
+use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, Problem, Trouble};
 
 pub use own::{OwnIntake, OwnTaken};
@@ -249,22 +249,22 @@ pub struct Intake {
     scope: Scope,
     format: Format,
     mode: Mode,
-    grower: Grower,
+    grower: Reconciler,
     target: Target,
     drafts: Vec<Draft>,
     /// Where the log ended when it was looked at last.
     learnt: Seq,
-    kin: Option<Kin>,
+    kin: Option<SiblingSessions>,
 }
 
 /// When the sessions of a store began: listed once, and kept up to date by the imports that share it. One that comes alone
 /// looks only at those that were updated soon after it began.
 #[derive(Clone, Default)]
-pub struct Kin(Arc<Mutex<Option<Begun>>>);
+pub struct SiblingSessions(Arc<Mutex<Option<Begun>>>);
 
 type Begun = HashMap<TimestampMs, Vec<SessionId>>;
 
-impl Kin {
+impl SiblingSessions {
     /// The sessions that began when a new one did.
     async fn meet(&self, engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Vec<SessionId>> {
         let is_listed = self.begun().is_some();
@@ -356,7 +356,7 @@ impl Engine {
             scope: scope.clone(),
             format,
             mode,
-            grower: Grower::new(format.agent()),
+            grower: Reconciler::new(format.agent()),
             target: Target::Unknown,
             drafts: Vec::new(),
             learnt: Seq::ZERO,
@@ -367,13 +367,13 @@ impl Engine {
 
 impl Intake {
     /// One of many: they share what they know of the store's sessions.
-    pub fn among(mut self, kin: &Kin) -> Self {
+    pub fn among(mut self, kin: &SiblingSessions) -> Self {
         self.kin = Some(kin.clone());
         self
     }
 
     /// Takes what was harvested so far. Until the session's name is known, it stays where it is.
-    pub async fn take(&mut self, harvest: &mut Harvest) -> Result<()> {
+    pub async fn take(&mut self, harvest: &mut StepBatch) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
             let Some(mut session) = harvest.session.clone() else { return Ok(()) };
             if session.at == TimestampMs::default() {
@@ -390,7 +390,7 @@ impl Intake {
         self.write(std::mem::take(&mut harvest.blobs)).await
     }
 
-    pub async fn finish(mut self, harvest: &mut Harvest) -> Result<Taken> {
+    pub async fn finish(mut self, harvest: &mut StepBatch) -> Result<Taken> {
         self.take(harvest).await?;
         self.grower.finish(&mut self.drafts);
         self.write(Vec::new()).await?;
@@ -403,7 +403,7 @@ impl Intake {
         })
     }
 
-    async fn open(&mut self, new: NewSession, harvest: &mut Harvest) -> Result<Target> {
+    async fn open(&mut self, new: NewSession, harvest: &mut StepBatch) -> Result<Target> {
         self.grower.begin_at(new.at);
         let is_known = match self.engine.store.summary(&self.scope, &new.id).await {
             Err(StoreError::NoSession { .. }) => false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sapwood_core::agent::{Agent, Learn};
 use sapwood_core::entry::{Entry, SessionState};
 use sapwood_core::id::MemoryId;
-use sapwood_core::memory::{Candidate, ENTRIES_MAX, Mark, ask, rules};
+use sapwood_core::memory::{Candidate, ENTRIES_MAX, Mark, llm_extract, rules};
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::memory::{Belongs, Learned, Source, Standing, Whose};
 use sapwood_core::port::store::{Append, ListFilter, StoreError, Until};
@@ -15,7 +15,7 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{BlobHash, Draft, Kind, Principal, Right, Scope, Seq, SessionId, TenantId, TimestampMs};
 use serde::Serialize;
 
-use super::keep::{Kept, NewMemory};
+use super::write::{Kept, NewMemory};
 use super::{AtEnd, Outcome};
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
@@ -141,7 +141,7 @@ impl Engine {
     async fn candidates(&self, news: &News) -> (Vec<Candidate>, Learned, Option<String>) {
         let by_rules = || rules::extract(&news.entries, &news.summary.owner);
         let Some(name) = &self.care.model else { return (by_rules(), Learned::ByRules, None) };
-        let Some(shown) = ask::show(&news.entries, &news.summary.owner) else {
+        let Some(shown) = llm_extract::show(&news.entries, &news.summary.owner) else {
             return (by_rules(), Learned::ByRules, None);
         };
         match self.ask_model(name, &shown).await {
@@ -153,13 +153,13 @@ impl Engine {
         }
     }
 
-    async fn ask_model(&self, name: &str, shown: &ask::Shown) -> Result<Vec<Candidate>, String> {
+    async fn ask_model(&self, name: &str, shown: &llm_extract::Shown) -> Result<Vec<Candidate>, String> {
         let world = self.world().map_err(|error| error.to_string())?;
         let model = ModelSummariser::new(world.model, name);
-        let request = Request { system: ask::SYSTEM.to_owned(), text: shown.text.clone() };
+        let request = Request { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
         let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
         let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;
-        ask::read(shown, &answer.map_err(|error| error.to_string())?.text)
+        llm_extract::read(shown, &answer.map_err(|error| error.to_string())?.text)
     }
 
     async fn keep_all(

@@ -1,13 +1,13 @@
 //! What sessions teach and later ones are told: learning when a session ends ([`learn`]), writing and forgetting
-//! ([`keep`]), answering questions and telling new sessions ([`recall`]). What is worth remembering is decided without
+//! ([`write`]), answering questions and telling new sessions ([`recall`]). What is worth remembering is decided without
 //! any effect, in `sapwood_core::memory`.
 //!
 //! A memory belongs to its session's owner. It reaches other users only when somebody makes it the tenant's, and it is
 //! put into no session that others read: see [`Engine::tellable`](Engine).
 
-mod keep;
 mod learn;
 mod recall;
+mod write;
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use sapwood_core::port::embedder::Embedder;
 use sapwood_core::port::memory::{MEMORIES_MAX, Memory, MemoryFilter, Standing, Whose};
 use sapwood_core::port::store::PAGE_ROWS_MAX;
 
-pub use keep::{Edit, Kept, Outcome, Written};
 pub use learn::{IdleWindow, Learning};
-pub use recall::{Found, Recollection, Shown};
+pub use recall::{RecalledMemory, Recollection, Shown};
+pub use write::{Edit, Kept, Outcome, Written};
 
 use crate::{Engine, Result};
 

@@ -2,7 +2,7 @@
 
 use sapwood_core::agent::Agent;
 use sapwood_core::id::MemoryId;
-use sapwood_core::memory::brief::{brief, provenance};
+use sapwood_core::memory::prompt::{brief, provenance};
 use sapwood_core::memory::rank::{quantise, rank};
 use sapwood_core::port::embedder::EMBED_TEXTS_MAX;
 use sapwood_core::port::memory::{Belongs, Embedding, Learned, Memory, MemoryKind, Source, Standing, Whose};
@@ -17,7 +17,7 @@ pub const FOUND_MAX: usize = 100;
 
 /// A memory, and how well it answers: from 0 to about 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Found {
+pub struct RecalledMemory {
     pub memory: Memory,
     pub score: f64,
 }
@@ -25,7 +25,7 @@ pub struct Found {
 /// What a question was answered with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recollection {
-    pub found: Vec<Found>,
+    pub found: Vec<RecalledMemory>,
     /// Whether directions were compared, or words alone.
     pub by_embedding: bool,
 }
@@ -45,8 +45,9 @@ impl Engine {
             self.embed_more(scope, asked, &mut memories).await;
         }
         let ranked = rank(question, asked.as_ref(), &memories).into_iter().take(limit.clamp(1, FOUND_MAX));
-        let found =
-            ranked.map(|ranked| Found { memory: ranked.memory.clone(), score: ranked.score }).collect();
+        let found = ranked
+            .map(|ranked| RecalledMemory { memory: ranked.memory.clone(), score: ranked.score })
+            .collect();
         Ok(Recollection { found, by_embedding: asked.is_some() })
     }
 

@@ -10,7 +10,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, InputQueued, Outcome, Queue};
 use sapwood_core::port::store::{Append, StoreError};
-use sapwood_core::trigger::{Conflict, Firing, SentTo, Step, Target, TriggerNote, TriggerState, next_steps};
+use sapwood_core::trigger::{
+    Conflict, Firing, FiringStep, SentTo, Target, TriggerNote, TriggerState, next_steps,
+};
 use sapwood_core::{Draft, EntryId, Kind, Part, Seq, SessionId, TurnId};
 
 use super::{Installed, Terms};
@@ -147,8 +149,8 @@ impl Runner {
         let has_acted = !steps.is_empty();
         for step in steps {
             match step {
-                Step::Skip(firing, why) => self.note(TriggerNote::Skipped { firing, why }).await?,
-                Step::Send(firing) => self.send(firing).await?,
+                FiringStep::Skip(firing, why) => self.note(TriggerNote::Skipped { firing, why }).await?,
+                FiringStep::Send(firing) => self.send(firing).await?,
             }
         }
         self.attend_all();
@@ -298,9 +300,9 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
     let SentTo { session, input } = sent;
     loop {
         match turn_of(engine, installed, session, *input).await? {
-            Found::Ended(outcome, code) => return Ok((outcome, code)),
-            Found::Waits => return Ok(("waiting".to_owned(), None)),
-            Found::NotYet => {}
+            FiringStatus::Ended(outcome, code) => return Ok((outcome, code)),
+            FiringStatus::Waits => return Ok(("waiting".to_owned(), None)),
+            FiringStatus::NotYet => {}
         }
         match engine.resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
@@ -317,7 +319,7 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
     }
 }
 
-enum Found {
+enum FiringStatus {
     NotYet,
     Waits,
     Ended(String, Option<String>),
@@ -329,22 +331,22 @@ async fn turn_of(
     installed: &Installed,
     session: &SessionId,
     input: EntryId,
-) -> Result<Found> {
+) -> Result<FiringStatus> {
     let kinds = [Kind::InputTaken, Kind::TurnEnded];
-    let (mut ours, mut found): (Option<TurnId>, Found) = (None, Found::NotYet);
+    let (mut ours, mut found): (Option<TurnId>, FiringStatus) = (None, FiringStatus::NotYet);
     engine
         .each_of_kinds(&installed.scope, session, &kinds, |entry| match entry.body {
             Body::InputTaken(taken) if taken.input == input => ours = entry.meta.turn,
             Body::TurnEnded(ended) if ours.is_some() && entry.meta.turn == ours => {
-                found = Found::Ended(outcome_name(ended.outcome).to_owned(), ended.code);
+                found = FiringStatus::Ended(outcome_name(ended.outcome).to_owned(), ended.code);
             }
             _ => {}
         })
         .await?;
-    if let (Some(_), Found::NotYet) = (ours, &found)
+    if let (Some(_), FiringStatus::NotYet) = (ours, &found)
         && !engine.approvals(&installed.scope, session).await?.is_empty()
     {
-        return Ok(Found::Waits);
+        return Ok(FiringStatus::Waits);
     }
     Ok(found)
 }

@@ -15,10 +15,10 @@ use sapwood_core::turn::{Answer, Input};
 use sapwood_core::{EntryId, Part};
 use tracing::Instrument;
 
-use super::Stage;
+use super::TurnContext;
 use super::hooks::Gate;
 use crate::Result;
-use crate::live::News;
+use crate::fragments::News;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
 /// Output a model is assumed to give at most, where neither the agent nor the model's facts say.
@@ -32,7 +32,7 @@ struct Failed {
     has_begun: bool,
 }
 
-impl Stage {
+impl TurnContext {
     /// Calls the model on the session as it is now.
     pub(super) async fn call_model(&self) -> Result<Input> {
         if let Some(refused) = self.ask_before_turn().await? {

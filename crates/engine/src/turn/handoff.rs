@@ -2,18 +2,18 @@
 //! the handoff, and whoever runs the flow reads them there when the turn has ended. So it may be run again after a crash.
 
 use sapwood_core::content::ToolCall;
-use sapwood_core::flow::post::HandoffTarget;
-use sapwood_core::flow::words::owed_text;
-use sapwood_core::flow::{HANDOFF_TOOL, Handoff, Post, REPAIRS_MAX};
+use sapwood_core::flow::assignment::HandoffTarget;
+use sapwood_core::flow::prompts::owed_text;
+use sapwood_core::flow::{Assignment, HANDOFF_TOOL, Handoff, REPAIRS_MAX};
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::json;
 
-use super::Stage;
-use super::own_tools::{PutArtifact, spec};
+use super::TurnContext;
+use super::builtin_tools::{PutArtifact, spec};
 use crate::Result;
 
 /// The tool, where the role has to use it.
-pub(super) fn handoff_spec(post: &Post) -> Option<ToolSpec> {
+pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
     let text = json!({"type": "string"});
     let target = json!({
         "type": "object", "required": ["node", "artifact"], "additionalProperties": false,
@@ -29,7 +29,7 @@ pub(super) fn handoff_spec(post: &Post) -> Option<ToolSpec> {
     post.has_tool().then(|| spec(HANDOFF_TOOL, &about, Touch::Reads, Replay::Safe, properties, &[]))
 }
 
-impl Stage {
+impl TurnContext {
     /// What can be said about a handoff without looking at the session; said before a person is asked.
     pub(super) fn check_handoff(&self, call: &ToolCall) -> Result<Handoff, String> {
         let handoff = Handoff::of_call(call)?;

@@ -16,7 +16,7 @@ use sapwood_core::turn::{Answer, Input};
 use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
 use serde_json::{Value, json};
 
-use super::Stage;
+use super::TurnContext;
 use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
@@ -53,7 +53,7 @@ impl Engine {
     }
 }
 
-impl Stage {
+impl TurnContext {
     fn here(&self) -> At<'_> {
         At { scope: &self.scope, session: &self.session, turn: Some(self.turn) }
     }

@@ -1,32 +1,32 @@
 //! Running turns. [`run`] has the one loop: append, then act, until the turn has ended. [`send`] has the verbs that start,
-//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`own_tools`] are the tools that work on the log;
+//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`builtin_tools`] are the tools that work on the log;
 //! [`take_over`] carries on what other processes left.
 
+mod auto_compact;
+mod builtin_tools;
 mod call_model;
 mod handoff;
 mod hooks;
-mod look;
-mod make_room;
-mod own_tools;
 mod request;
 mod run;
 mod run_tool;
 mod send;
-mod stage;
+mod status;
 mod take_over;
+mod turn_context;
 
-pub use look::TurnLook;
 pub use send::{
     IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
 };
-pub(crate) use stage::settings_of;
+pub use status::TurnLook;
 pub use take_over::Keeper;
+pub(crate) use turn_context::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
-use sapwood_core::flow::Post;
+use sapwood_core::flow::Assignment;
 use sapwood_core::port::model::{Reply, Signature, Thinking};
 use sapwood_core::port::skill::SkillCard;
 use sapwood_core::port::tool::{ToolSpec, Toolbox};
@@ -35,16 +35,16 @@ use sapwood_core::turn::Rules;
 use sapwood_core::{Body, EntryId, Scope, Seq, SessionId, TurnId};
 
 use crate::Engine;
-use crate::live::{Fragment, News};
-use crate::world::World;
+use crate::backends::Backends;
+use crate::fragments::{Fragment, News};
 
 /// Attempts for a model that no chain says more about.
 const ATTEMPTS_DEFAULT: u32 = 3;
 
 /// What every part of a running turn needs, shared by what runs side by side.
-pub(crate) struct Stage {
+pub(crate) struct TurnContext {
     engine: Engine,
-    world: World,
+    world: Backends,
     scope: Scope,
     session: SessionId,
     turn: TurnId,
@@ -63,7 +63,7 @@ pub(crate) struct Stage {
     span: tracing::Span,
     trace_id: String,
     /// The node of a flow that the session is at.
-    post: Option<Post>,
+    post: Option<Assignment>,
     /// Entries that put the session's configuration in force on the path, and what the caller is told about them.
     changes: Vec<Body>,
     notice: Option<String>,
@@ -91,7 +91,7 @@ struct Now {
     told: u32,
 }
 
-impl Stage {
+impl TurnContext {
     /// Looks at or changes what changes. Never held over an await: the closure cannot.
     fn with_now<T>(&self, look: impl FnOnce(&mut Now) -> T) -> T {
         look(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner))

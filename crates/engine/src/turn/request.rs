@@ -11,13 +11,13 @@ use sapwood_core::project::context::{Context, Message};
 use sapwood_core::turn::confidence;
 use sapwood_core::{BlobHash, Part};
 
-use super::Stage;
+use super::TurnContext;
 use crate::Result;
 
 /// Most bytes of media in one request; older media is named and left out.
 const MEDIA_BYTES_MAX: u64 = 24 << 20;
 
-impl Stage {
+impl TurnContext {
     pub(super) async fn request(
         &self,
         model: &str,

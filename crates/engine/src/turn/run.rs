@@ -9,19 +9,19 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, Stop};
 use sapwood_core::port::store::{Append, Appended, AuditNote};
-use sapwood_core::turn::{Effect, Input, Machine, Step};
+use sapwood_core::turn::{Effect, Input, Machine, TurnStep};
 use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
-use super::Stage;
+use super::TurnContext;
 use super::send::OnWait;
+use crate::fragments::News;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
-use crate::live::News;
 use crate::{EngineError, Result};
 
 /// Whose entries these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Voice {
+pub(super) enum Author {
     /// What a turn begins with is its caller's.
     Caller,
     /// What the user said is the user's; the rest is the agent's own.
@@ -32,9 +32,9 @@ type Work = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
 
 /// Runs a turn to its end, or to where it waits for a person and nobody stays to wait with it.
 pub(super) async fn run_turn(
-    stage: &Arc<Stage>,
+    stage: &Arc<TurnContext>,
     machine: &mut Machine,
-    first: Step,
+    first: TurnStep,
     inbox: &mut Inbox,
     hold: &mut Hold,
     on_wait: OnWait,
@@ -64,7 +64,7 @@ pub(super) async fn run_turn(
     }
 }
 
-impl Stage {
+impl TurnContext {
     /// Begins an effect; what comes of it comes out of `work`.
     fn perform(self: &Arc<Self>, effect: Effect, work: &Work, machine: &Machine) {
         self.with_now(|now| now.is_budget_waived = machine.state().is_budget_waived);
@@ -97,12 +97,12 @@ impl Stage {
 
     /// Appends what the machine wants to have said, under the lease's fence.
     pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
-        self.append_as(Voice::Agent, bodies, None).await
+        self.append_as(Author::Agent, bodies, None).await
     }
 
     pub(super) async fn append_as(
         &self,
-        voice: Voice,
+        voice: Author,
         bodies: Vec<Body>,
         audit: Option<AuditNote>,
     ) -> Result<()> {
@@ -144,13 +144,13 @@ impl Stage {
         Ok(speakers)
     }
 
-    fn draft(&self, voice: Voice, now: TimestampMs, body: Body) -> Draft {
+    fn draft(&self, voice: Author, now: TimestampMs, body: Body) -> Draft {
         let by = match (voice, body.kind()) {
             (_, Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken) => None,
-            (Voice::Agent, _) | (Voice::Caller, Kind::Round) => {
+            (Author::Agent, _) | (Author::Caller, Kind::Round) => {
                 self.agent.id.parse().ok().map(Principal::Agent)
             }
-            (Voice::Caller, _) => None,
+            (Author::Caller, _) => None,
         };
         Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
     }

@@ -10,11 +10,11 @@ use sapwood_core::port::tool::{OutputPart, ToolOutput, ToolSpec, Touch};
 use sapwood_core::turn::Input;
 use tracing::Instrument;
 
-use super::Stage;
+use super::TurnContext;
+use super::builtin_tools::READ_OUTPUT;
 use super::hooks::Gate;
-use super::own_tools::READ_OUTPUT;
 use crate::Result;
-use crate::live::News;
+use crate::fragments::News;
 use crate::spans::{record_failure, record_tool_failure, tool_span};
 
 /// Output over either limit goes into a blob.
@@ -23,7 +23,7 @@ const OUTPUT_LINES_MAX: usize = 2_000;
 /// What stays of it at either end.
 const END_BYTES: usize = 8 << 10;
 
-impl Stage {
+impl TurnContext {
     /// One run, traced.
     pub(super) async fn run_tool(&self, call: &ToolCall) -> Result<Input> {
         let span = tool_span(&self.session, call);

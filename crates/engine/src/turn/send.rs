@@ -10,22 +10,22 @@ use sapwood_core::entry::{
     ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
     UserMessage,
 };
-use sapwood_core::flow::Post;
+use sapwood_core::flow::Assignment;
 use sapwood_core::port::store::{Append, Appended, AuditNote, Created, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::turn::{Input, Machine, Step, Terms, TurnState, continuation};
+use sapwood_core::turn::{Input, Machine, Terms, TurnState, TurnStep, continuation};
 use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
 use sapwood_formats::import::role_files::role_is_active;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use super::Stage;
-use super::run::{Voice, run_turn};
-use super::stage::{Entrance, check_limits, check_variables, settings_of};
+use super::TurnContext;
+use super::run::{Author, run_turn};
+use super::turn_context::{Entrance, check_limits, check_variables, settings_of};
+use crate::backends::Backends;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::spans::{record_end, record_failure};
-use crate::world::World;
 use crate::write::{OpenOptions, TRIES_MAX, edit, edit_by_other};
 use crate::{Engine, EngineError, Result};
 
@@ -75,7 +75,7 @@ pub struct Opening {
     /// Fails with a conflict unless the leaf is this one.
     pub expected_leaf: Option<Seq>,
     /// Where in a flow, if a flow begins it.
-    pub post: Option<Post>,
+    pub post: Option<Assignment>,
 }
 
 impl Opening {
@@ -320,7 +320,7 @@ impl Engine {
         let bodies = stage.changes.iter().cloned().chain(opening.into_bodies()).collect();
         let (machine, step) = Machine::begin_with(stage.rules(), bodies, None);
         let audit = edit_by_other(scope, &summary, "turn");
-        Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Voice::Caller, audit }).await
+        Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Author::Caller, audit }).await
     }
 
     /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
@@ -420,7 +420,7 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: World,
+        world: Backends,
         hold: &Hold,
     ) -> Result<Option<Prepared>> {
         let summary = self.settled_summary(scope, session).await?;
@@ -442,7 +442,7 @@ impl Engine {
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
-        let opened = Opened { voice: Voice::Agent, audit: None };
+        let opened = Opened { voice: Author::Agent, audit: None };
         Ok(Some(Prepared::new(stage, machine, step, last, opened).await?))
     }
 
@@ -451,7 +451,7 @@ impl Engine {
         &self,
         scope: &Scope,
         summary: &Summary,
-        world: World,
+        world: Backends,
         fence: u64,
     ) -> Result<Option<Prepared>> {
         let Some((id, queued)) = self.queued(scope, &summary.id).await?.into_iter().next() else {
@@ -466,7 +466,7 @@ impl Engine {
         let bodies = stage.changes.iter().cloned().chain([words.into()]).collect();
         let (machine, step) = Machine::begin_with(stage.rules(), bodies, Some(id));
         // Whoever queued it has their line.
-        let opened = Opened { voice: Voice::Caller, audit: None };
+        let opened = Opened { voice: Author::Caller, audit: None };
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
     }
 
@@ -657,24 +657,24 @@ pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingA
 
 /// A turn that is ready to run.
 struct Prepared {
-    stage: Arc<Stage>,
+    stage: Arc<TurnContext>,
     machine: Machine,
-    step: Step,
+    step: TurnStep,
     inbox: Inbox,
 }
 
 /// Who opens a turn, and the line that the audit has of it.
 struct Opened {
-    voice: Voice,
+    voice: Author,
     audit: Option<AuditNote>,
 }
 
 impl Prepared {
     /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
     async fn new(
-        stage: Arc<Stage>,
+        stage: Arc<TurnContext>,
         machine: Machine,
-        mut step: Step,
+        mut step: TurnStep,
         after: Seq,
         Opened { voice, audit }: Opened,
     ) -> Result<Self> {
@@ -742,7 +742,7 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: &World,
+        world: &Backends,
         fence: u64,
     ) -> Option<Prepared> {
         let summary = self.store.summary(scope, session).await.ok()?;

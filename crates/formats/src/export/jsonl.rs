@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::io::Write;
 
-use sapwood_core::entry::{LOG_VERSION, Stance, codec, line};
+use sapwood_core::entry::{LOG_VERSION, Stance, codec, jsonl};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{BlobHash, Body, EntryId, Kind, Record, Seq};
 
@@ -106,9 +106,9 @@ impl<W: Write> Exporter<W> {
         self.buffer.clear();
         // A membership's body says whether it counts here, and a file tells it to nobody.
         if record.version == LOG_VERSION && meta.kind != Kind::MemberChanged {
-            line::write_line(record, parent_id, &mut self.buffer);
+            jsonl::write_line(record, parent_id, &mut self.buffer);
         } else {
-            line::write_line(&renewed(record)?, parent_id, &mut self.buffer);
+            jsonl::write_line(&renewed(record)?, parent_id, &mut self.buffer);
         }
         self.out.write_all(&self.buffer)?;
         self.last = meta.seq;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::Trouble;
-use super::harvest::Harvest;
+use super::steps::StepBatch;
 use super::text::{arguments_json, decode_base64, decode_data_url, input_json, keep_json};
 use crate::message::PARTS_MAX;
 
@@ -218,7 +218,7 @@ impl<'a> Content<'a> {
     }
 
     /// Parts of a message by anybody. Blocks that say nothing go.
-    pub(super) fn into_parts(self, harvest: &mut Harvest) -> Vec<Part> {
+    pub(super) fn into_parts(self, harvest: &mut StepBatch) -> Vec<Part> {
         self.into_blocks().into_iter().filter_map(|block| block.into_part(harvest)).collect()
     }
 }
@@ -229,7 +229,7 @@ impl Block<'_> {
     }
 
     /// The part this block is, if it is one. What has no counterpart is reported.
-    pub(super) fn into_part(self, harvest: &mut Harvest) -> Option<Part> {
+    pub(super) fn into_part(self, harvest: &mut StepBatch) -> Option<Part> {
         match self.kind.as_ref() {
             "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => {
                 self.text.filter(|text| !text.is_empty()).map(Part::text)
@@ -299,7 +299,7 @@ impl Block<'_> {
         }
     }
 
-    fn into_media(self, harvest: &mut Harvest) -> Option<Part> {
+    fn into_media(self, harvest: &mut StepBatch) -> Option<Part> {
         let source = self.source.unwrap_or_default();
         let mime = source.media_type.or(self.mime_type);
         let link = self.image_url.map(|url| url.0).or(self.url);

@@ -29,10 +29,10 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 
 use super::blocks::{Block, Content, part_bytes};
-use super::harvest::{
-    Act, By, Earlier, Harvest, Key, Name, Path, Under, believable, lineage, model_name, usage_beyond,
-};
 use super::messages::user_bodies;
+use super::steps::{
+    Act, By, Earlier, Name, Path, RecordKey, StepBatch, Under, believable, lineage, model_name, usage_beyond,
+};
 use super::text::Time;
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
 
@@ -190,11 +190,11 @@ struct Response {
     line: u64,
     bytes: usize,
     message: AssistantMessage,
-    held: Vec<Held>,
+    held: Vec<PendingResponse>,
 }
 
 /// A record that hangs from a response that may still go on.
-struct Held {
+struct PendingResponse {
     uuid: String,
     bodies: Vec<Body>,
     at: Option<TimestampMs>,
@@ -220,7 +220,7 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| {
             let mut record: Record<'_> = serde_json::from_slice(line)?;
             record.shorten_ids();
@@ -231,7 +231,7 @@ impl Reader for Importer {
         });
     }
 
-    fn finish(&mut self, harvest: &mut Harvest) {
+    fn finish(&mut self, harvest: &mut StepBatch) {
         for path in [Path::Side, Path::Main] {
             self.close(path, harvest);
         }
@@ -259,7 +259,7 @@ impl Importer {
         }
     }
 
-    fn open(&mut self, record: &Record<'_>, harvest: &mut Harvest) {
+    fn open(&mut self, record: &Record<'_>, harvest: &mut StepBatch) {
         let Some(session) = record.session_id.as_deref().filter(|_| harvest.session.is_none()) else {
             return;
         };
@@ -281,7 +281,7 @@ impl Importer {
         new.parent = parent.map(|parent| lineage(Format::ClaudeCode, parent));
     }
 
-    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
         let Some(uuid) = record.uuid.clone() else { return self.take_loose(record, line, harvest) };
         if !self.seen.insert(short_hash(&uuid)) {
             return harvest.report(Trouble::Repeated);
@@ -291,7 +291,7 @@ impl Importer {
             return self.take_boundary(&uuid, record, path, harvest);
         }
         let parent = record.parent_uuid.as_deref();
-        let under = parent.map_or(Under::Root, |parent| Under::Key(Key::of(parent)));
+        let under = parent.map_or(Under::Root, |parent| Under::RecordKey(RecordKey::of(parent)));
         let is_meta = record.is_meta == Some(true) && record.is_compact_summary != Some(true);
         let queued = record.attachment.filter(|attachment| attachment.kind == "queued_command");
         match (record.kind.as_ref(), record.message, queued) {
@@ -313,24 +313,28 @@ impl Importer {
                 self.take_user(uuid, under, parent, path, queued.prompt, harvest);
             }
             (kind, ..) => {
-                keep_record(Format::ClaudeCode, kind, Key::of(&uuid).part(1), line, harvest);
-                let held = Held { uuid, bodies: Vec::new(), at: harvest.at, line: harvest.line };
+                keep_record(Format::ClaudeCode, kind, RecordKey::of(&uuid).part(1), line, harvest);
+                let held = PendingResponse { uuid, bodies: Vec::new(), at: harvest.at, line: harvest.line };
                 self.hold_or_add(held, under, parent, path, harvest);
             }
         }
     }
 
-    fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut Harvest) {
+    fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut StepBatch) {
         self.close(path, harvest);
         *self.boundary(path) = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
         let under = record.logical_parent_uuid.or(record.parent_uuid);
-        harvest.alias(Key::of(uuid), under.map_or(Under::Leaf, |uuid| Under::Key(Key::of(&uuid))), path);
+        harvest.alias(
+            RecordKey::of(uuid),
+            under.map_or(Under::Leaf, |uuid| Under::RecordKey(RecordKey::of(&uuid))),
+            path,
+        );
     }
 
     /// A record outside the tree: a title, a snapshot of files …
-    fn take_loose(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take_loose(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
         self.loose += 1;
-        let key = Key::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
+        let key = RecordKey::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
         let kind = if record.kind.is_empty() { "record" } else { record.kind.as_ref() };
         keep_record(Format::ClaudeCode, kind, key, line, harvest);
         if let Some(title) = record.custom_title.filter(|title| !title.trim().is_empty()) {
@@ -345,7 +349,7 @@ impl Importer {
         path: Path,
         message: Message<'_>,
         failed: bool,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) {
         let message_id = message.id.unwrap_or_else(|| uuid.clone());
         let goes_on = self.response(path).as_ref().is_some_and(|open| {
@@ -395,12 +399,12 @@ impl Importer {
         parent: Option<&str>,
         path: Path,
         content: Content<'_>,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) {
         let blocks = content.into_blocks();
         let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
         let bodies = user_bodies(blocks, harvest).into_iter().map(without_commands).collect();
-        let held = Held { uuid, bodies, at: harvest.at, line: harvest.line };
+        let held = PendingResponse { uuid, bodies, at: harvest.at, line: harvest.line };
         if only_results {
             self.hold_or_add(held, under, parent, path, harvest);
         } else {
@@ -412,11 +416,11 @@ impl Importer {
     /// What hangs from a response that may go on waits for it.
     fn hold_or_add(
         &mut self,
-        held: Held,
+        held: PendingResponse,
         under: Under,
         parent: Option<&str>,
         path: Path,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) {
         if let Some(open) = self.response(path)
             && let Some(parent) = parent
@@ -440,7 +444,7 @@ impl Importer {
         under: Under,
         path: Path,
         message: Message<'_>,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) {
         let (boundary, mut metadata) = self.boundary(path).take().unwrap_or_default();
         let parts = message.content.into_parts(harvest);
@@ -461,16 +465,16 @@ impl Importer {
             tokens_after: metadata.post_tokens,
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
-        let key = Key::of(&format!("{uuid}/0"));
+        let key = RecordKey::of(&format!("{uuid}/0"));
         let Preserved { head_uuid, tail_uuid, .. } = kept;
         let names = head_uuid.map_or_else(Vec::new, |head| {
-            let entries = [Key::of(&head).part(FIRST_PART), Key::of(&format!("{head}/0"))];
-            entries.map(Name::Entry).into_iter().chain([Name::Record(Key::of(&head))]).collect()
+            let entries = [RecordKey::of(&head).part(FIRST_PART), RecordKey::of(&format!("{head}/0"))];
+            entries.map(Name::Entry).into_iter().chain([Name::Record(RecordKey::of(&head))]).collect()
         });
         let (body, by) = (compaction.into(), By::Agent);
         harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
         for uuid in tail_uuid.as_deref().into_iter().chain([uuid]) {
-            harvest.alias(Key::of(uuid), Under::Key(key), path);
+            harvest.alias(RecordKey::of(uuid), Under::RecordKey(key), path);
         }
     }
 
@@ -513,12 +517,12 @@ impl Importer {
     }
 
     /// The response is over: it, and what waited for it, go in.
-    fn close(&mut self, path: Path, harvest: &mut Harvest) {
+    fn close(&mut self, path: Path, harvest: &mut StepBatch) {
         let Some(mut response) = self.response(path).take() else { return };
         let (at, line) = (harvest.at, harvest.line);
         let continues = self.count(&mut response);
         (harvest.at, harvest.line) = (response.at, response.line);
-        let version = |records: usize| Key::of(&format!("{}+{records}", response.first));
+        let version = |records: usize| RecordKey::of(&format!("{}+{records}", response.first));
         let key = version(response.took.len());
         let shorter = (1..).zip(&response.took).map(|(records, took)| (version(records), *took));
         let shorter = shorter.take(response.took.len().saturating_sub(1)).collect();
@@ -528,40 +532,41 @@ impl Importer {
         let last = add_results(response.held.iter_mut(), key, path, harvest);
         (harvest.at, harvest.line) = (at, line);
         for uuid in &response.uuids {
-            harvest.alias(Key::of(uuid).part(FIRST_PART), Under::Key(key), Path::Side);
+            harvest.alias(RecordKey::of(uuid).part(FIRST_PART), Under::RecordKey(key), Path::Side);
         }
         let held = response.held.into_iter().map(|held| held.uuid);
         for uuid in response.uuids.into_iter().chain(held) {
-            harvest.alias(Key::of(&uuid), Under::Key(last), path);
+            harvest.alias(RecordKey::of(&uuid), Under::RecordKey(last), path);
         }
     }
 }
 
 /// A summary of what came behind `tail`: what was before it stays, and the summary follows. So the conversation goes on from
 /// there, and what was summed up is a branch that was left.
-fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut Harvest) {
-    let key = Key::of(&format!("{uuid}/0"));
+fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut StepBatch) {
+    let key = RecordKey::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
-    let (body, under, names) = (body.into(), Under::Key(Key::of(tail)), vec![Name::Entry(Key::of(boundary))]);
+    let (body, under, names) =
+        (body.into(), Under::RecordKey(RecordKey::of(tail)), vec![Name::Entry(RecordKey::of(boundary))]);
     let (by, earlier) = (By::Agent, Earlier::default());
     harvest.step(key, Act::Add { body, under, by, path, names, earlier });
-    harvest.alias(Key::of(uuid), Under::Key(key), path);
+    harvest.alias(RecordKey::of(uuid), Under::RecordKey(key), path);
 }
 
 /// What waited for a response goes in behind it, and behind each other. Gives the last of it.
 fn add_results<'a>(
-    waiting: impl Iterator<Item = &'a mut Held>,
-    response: Key,
+    waiting: impl Iterator<Item = &'a mut PendingResponse>,
+    response: RecordKey,
     path: Path,
-    harvest: &mut Harvest,
-) -> Key {
+    harvest: &mut StepBatch,
+) -> RecordKey {
     let mut last = response;
     for held in waiting {
         (harvest.at, harvest.line) = (held.at, held.line);
         for (number, body) in std::mem::take(&mut held.bodies).into_iter().enumerate() {
-            let key = Key::of(&format!("{}/{number}", held.uuid));
+            let key = RecordKey::of(&format!("{}/{number}", held.uuid));
             let earlier = Earlier { answers: Some(response), ..Earlier::default() };
-            let (under, by) = (Under::Key(last), by_of(&body));
+            let (under, by) = (Under::RecordKey(last), by_of(&body));
             harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
             last = key;
         }
@@ -601,14 +606,14 @@ fn short_hash(id: &str) -> u64 {
     u64::from_le_bytes(short)
 }
 
-fn add_held(held: Held, under: Under, path: Path, harvest: &mut Harvest) {
+fn add_held(held: PendingResponse, under: Under, path: Path, harvest: &mut StepBatch) {
     let mut last = under;
     for (number, body) in held.bodies.into_iter().enumerate() {
-        let key = Key::of(&format!("{}/{number}", held.uuid));
+        let key = RecordKey::of(&format!("{}/{number}", held.uuid));
         harvest.add_on(path, key, last, by_of(&body), body);
-        last = Under::Key(key);
+        last = Under::RecordKey(key);
     }
-    harvest.alias(Key::of(&held.uuid), last, path);
+    harvest.alias(RecordKey::of(&held.uuid), last, path);
 }
 
 fn by_of(body: &Body) -> By {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::harvest::Harvest;
+use super::steps::StepBatch;
 use super::{LINE_BYTES_MAX, LineSplitter, PROBLEMS_MAX, Reader, Trouble, text};
 
 /// Whether a line is one JSON value by itself.
@@ -34,8 +34,8 @@ pub(super) struct Records {
 pub(super) fn read_document(
     bytes: &[u8],
     records: Records,
-    harvest: &mut Harvest,
-    mut read: impl FnMut(&[u8], &mut Harvest) -> Result<(), serde_json::Error>,
+    harvest: &mut StepBatch,
+    mut read: impl FnMut(&[u8], &mut StepBatch) -> Result<(), serde_json::Error>,
 ) {
     harvest.line = 1;
     let bytes = without_mark(bytes);
@@ -60,7 +60,7 @@ pub(super) fn read_document(
 }
 
 /// A file that was taken for a document and has a record a line.
-pub(super) fn read_lines(bytes: &[u8], reader: &mut impl Reader, harvest: &mut Harvest) {
+pub(super) fn read_lines(bytes: &[u8], reader: &mut impl Reader, harvest: &mut StepBatch) {
     let mut lines = LineSplitter::default();
     lines.push(bytes, |line, number| reader.push_line(line, number, harvest));
     lines.finish(|line, number| reader.push_line(line, number, harvest));
@@ -73,7 +73,7 @@ pub(super) fn has_lines(bytes: &[u8]) -> bool {
 }
 
 /// JSON's strings have no line breaks, so what is wrong with one is wrong with one line.
-fn mend<'a>(bytes: &'a [u8], harvest: &mut Harvest) -> Cow<'a, [u8]> {
+fn mend<'a>(bytes: &'a [u8], harvest: &mut StepBatch) -> Cow<'a, [u8]> {
     let mut mended: Option<Vec<u8>> = None;
     let mut from = 0;
     for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -248,7 +248,7 @@ mod tests {
     const RECORDS: Records = Records { of: &["messages", "old"], inside: &["archives"] };
 
     fn read(text: &[u8]) -> (Option<Value>, Vec<(u64, &'static str)>) {
-        let (mut harvest, mut taken) = (Harvest::default(), None);
+        let (mut harvest, mut taken) = (StepBatch::default(), None);
         read_document(text, RECORDS, &mut harvest, |bytes, _| {
             taken = Some(serde_json::from_slice(bytes)?);
             Ok(())

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, has_lines, read_document, read_lines};
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, model_name};
+use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, model_name};
 use super::text::{Time, decode_base64, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
@@ -137,7 +137,7 @@ struct InlineData<'a> {
 }
 
 /// A message of the current path.
-struct Held {
+struct PendingMessage {
     id: String,
     at: Option<TimestampMs>,
     line: u64,
@@ -147,7 +147,7 @@ struct Held {
 
 pub struct Importer {
     name: String,
-    held: VecDeque<Held>,
+    held: VecDeque<PendingMessage>,
     held_bytes: usize,
     /// The number of the first message that is held.
     first: usize,
@@ -158,7 +158,7 @@ pub struct Importer {
     /// What stands before the first message that is held.
     under: Under,
     /// What stands before each message that is held no more.
-    passed: HashMap<Key, Under>,
+    passed: HashMap<RecordKey, Under>,
     /// What the leaf is behind, as far as the log was told, and how often the source went back.
     told: Under,
     rewinds: u64,
@@ -166,18 +166,18 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
         if has_lines(bytes) {
             return read_lines(bytes, self, harvest);
         }
         read_document(bytes, RECORDS, harvest, |bytes, harvest| self.take_line(bytes, harvest));
     }
 
-    fn finish(&mut self, harvest: &mut Harvest) {
+    fn finish(&mut self, harvest: &mut StepBatch) {
         self.grow(harvest);
         let is_conversation = self.first + self.held.len() > 0;
         if harvest.session.is_none() && is_conversation {
@@ -205,7 +205,7 @@ impl Importer {
         }
     }
 
-    fn take_line(&mut self, line: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+    fn take_line(&mut self, line: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         let record: Record<'_> = serde_json::from_slice(line)?;
         if let Some(id) = record.rewind_to {
             self.rewind(&id, harvest);
@@ -221,7 +221,7 @@ impl Importer {
         Ok(())
     }
 
-    fn take_data(&mut self, data: Data<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take_data(&mut self, data: Data<'_>, line: &[u8], harvest: &mut StepBatch) {
         if let Some(id) = data.session_id.filter(|_| harvest.session.is_none()) {
             let session = harvest.open(Format::GeminiCli, &id, data.start_time.and_then(|time| time.0));
             session.cwd = data.directories.as_ref().and_then(|directories| directories.first().cloned());
@@ -231,7 +231,7 @@ impl Importer {
         if let Some(summary) = data.summary.filter(|summary| !summary.trim().is_empty()) {
             self.loose += 1;
             let title = summary.trim().lines().next().unwrap_or_default().to_owned();
-            harvest.note(Key::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
+            harvest.note(RecordKey::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
         }
         let Some(messages) = data.messages else { return };
         // All messages at once. What went before stays as a branch, unless it is in front of the new ones too.
@@ -248,14 +248,14 @@ impl Importer {
         }
     }
 
-    fn keep(&mut self, line: &[u8], kind: &str, harvest: &mut Harvest) {
+    fn keep(&mut self, line: &[u8], kind: &str, harvest: &mut StepBatch) {
         self.loose += 1;
-        let key = Key::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
+        let key = RecordKey::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
         keep_record(Format::GeminiCli, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
     }
 
     /// That message and all behind it go; all of them, if it is not there.
-    fn rewind(&mut self, id: &str, harvest: &mut Harvest) {
+    fn rewind(&mut self, id: &str, harvest: &mut StepBatch) {
         match (self.places.get(id), self.passed.get(&message_key(id)).copied()) {
             (Some(number), _) => self.drop_from(*number - self.first, harvest),
             (None, passed) => self.go_back(passed.unwrap_or(Under::Root), harvest),
@@ -263,12 +263,12 @@ impl Importer {
     }
 
     /// Back to before everything that is held.
-    fn go_back(&mut self, to: Under, harvest: &mut Harvest) {
+    fn go_back(&mut self, to: Under, harvest: &mut StepBatch) {
         self.drop_from(0, harvest);
         self.under = to;
     }
 
-    fn drop_from(&mut self, kept: usize, harvest: &mut Harvest) {
+    fn drop_from(&mut self, kept: usize, harvest: &mut StepBatch) {
         // Into the log first: what goes stays there as a branch.
         self.grow(harvest);
         self.rewinds += 1;
@@ -279,7 +279,7 @@ impl Importer {
         self.ends.truncate(kept);
     }
 
-    fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut StepBatch) {
         harvest.at = message.timestamp.and_then(|time| time.0).or(harvest.at);
         let (id, is_user) = (message.id.clone(), message.kind == "user");
         let bodies = match message.kind.as_ref() {
@@ -291,14 +291,14 @@ impl Importer {
             self.keep(line, "user", harvest);
         }
         let bytes = line.len() + HELD_FRAME_BYTES;
-        self.hold(Held { id, at: harvest.at, line: harvest.line, bodies, bytes }, harvest);
+        self.hold(PendingMessage { id, at: harvest.at, line: harvest.line, bodies, bytes }, harvest);
         if self.held_bytes > HELD_BYTES_MAX {
             self.let_go(harvest);
         }
     }
 
     /// A message that is written again takes the place of its earlier version.
-    fn hold(&mut self, held: Held, harvest: &mut Harvest) {
+    fn hold(&mut self, held: PendingMessage, harvest: &mut StepBatch) {
         if let Some(number) = self.places.get(&held.id) {
             let place = *number - self.first;
             self.held_bytes += held.bytes;
@@ -321,7 +321,7 @@ impl Importer {
     }
 
     /// The older half of what is held goes in for good.
-    fn let_go(&mut self, harvest: &mut Harvest) {
+    fn let_go(&mut self, harvest: &mut StepBatch) {
         self.grow(harvest);
         while self.held_bytes > HELD_BYTES_MAX / 2 && self.held.len() > 1 {
             let (Some(gone), Some(end)) = (self.held.pop_front(), self.ends.pop_front()) else { return };
@@ -333,7 +333,7 @@ impl Importer {
     }
 
     /// Everything that is held goes in, as far as it is not in already.
-    fn grow(&mut self, harvest: &mut Harvest) {
+    fn grow(&mut self, harvest: &mut StepBatch) {
         let (at, line) = (harvest.at, harvest.line);
         let mut under = self.ends.back().copied().unwrap_or(self.under);
         for held in self.held.iter().skip(self.ends.len()) {
@@ -345,23 +345,23 @@ impl Importer {
         if self.told != under {
             self.told = under;
             let place = format!("rewind {} {under:?}", self.rewinds);
-            harvest.step(Key::of(&place), Act::Rewind(under));
+            harvest.step(RecordKey::of(&place), Act::Rewind(under));
         }
     }
 }
 
-fn message_key(id: &str) -> Key {
-    Key::of(&format!("{id}/0"))
+fn message_key(id: &str) -> RecordKey {
+    RecordKey::of(&format!("{id}/0"))
 }
 
 /// Puts a message's entries behind each other. Gives the last of them.
-fn put_held(held: &Held, mut under: Under, path: Path, harvest: &mut Harvest) -> Under {
+fn put_held(held: &PendingMessage, mut under: Under, path: Path, harvest: &mut StepBatch) -> Under {
     (harvest.at, harvest.line) = (held.at, held.line);
     for (number, body) in held.bodies.iter().enumerate() {
-        let key = Key::of(&format!("{}/{number}", held.id));
+        let key = RecordKey::of(&format!("{}/{number}", held.id));
         let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
         harvest.step(key, Act::Version { body: body.clone(), under, by, path, names: None });
-        under = Under::Key(key);
+        under = Under::RecordKey(key);
     }
     under
 }
@@ -380,7 +380,7 @@ fn pieces<'a>(raw: Option<&'a RawValue>) -> Vec<Piece<'a>> {
     }
 }
 
-fn part_of(piece: Piece<'_>, harvest: &mut Harvest) -> Option<Part> {
+fn part_of(piece: Piece<'_>, harvest: &mut StepBatch) -> Option<Part> {
     if let Some(call) = piece.function_call {
         let id = call.id.unwrap_or_else(|| call.name.clone());
         return Some(Part::tool_call(id, call.name, input_json(call.args)));
@@ -397,7 +397,7 @@ fn part_of(piece: Piece<'_>, harvest: &mut Harvest) -> Option<Part> {
 
 /// What the user said. Commands to the program itself, and what it says to itself, are not sent to the model: they have no
 /// entry in the tree.
-fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
+fn user(message: &Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let parts: Vec<Part> =
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
     let text = joined_text(&parts);
@@ -412,7 +412,7 @@ fn user(message: &Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
 }
 
 /// What the model said, and what its tools answered.
-fn gemini(message: Message<'_>, harvest: &mut Harvest) -> Vec<Body> {
+fn gemini(message: Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let said: Vec<Part> =
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
     let calls = message.tool_calls.unwrap_or_default();
@@ -456,7 +456,7 @@ fn thought(thought: Thought) -> Option<Part> {
     Some(Part::Reasoning(Reasoning { text, redacted: false }))
 }
 
-fn result(call: Call<'_>, harvest: &mut Harvest) -> Option<ToolResult> {
+fn result(call: Call<'_>, harvest: &mut StepBatch) -> Option<ToolResult> {
     let raw = call.result?;
     let mut parts = Vec::new();
     for piece in pieces(Some(raw)) {

@@ -3,18 +3,18 @@
 
 use std::hash::BuildHasher;
 
-use super::harvest::Key;
-use super::rows::{Index, Pieces, Rows};
+use super::entry_table::{Index, Pieces, Rows};
+use super::steps::RecordKey;
 
 /// A place in the tree: a row, or before the first entry.
-pub(super) type Place = Option<Index>;
+pub(super) type KeySlot = Option<Index>;
 
 /// What stands behind a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Met {
     Entry(Index),
     /// A record without an entry, and the place it stands for.
-    StandIn(Place),
+    StandIn(KeySlot),
 }
 
 /// Slots at first.
@@ -51,18 +51,18 @@ impl Keys {
         self.stand_ins.len()
     }
 
-    pub(super) fn find(&self, key: Key, rows: &Rows) -> Option<Met> {
+    pub(super) fn find(&self, key: RecordKey, rows: &Rows) -> Option<Met> {
         self.met(self.slots[self.slot_of(key.bits(), rows)])
     }
 
     /// The key is that of a row's id.
     pub(super) fn put_entry(&mut self, index: Index, rows: &Rows) {
-        let slot = self.slot_of(Key::of_id(rows.id(index)).bits(), rows);
+        let slot = self.slot_of(RecordKey::of_id(rows.id(index)).bits(), rows);
         self.fill(slot, index + 1, rows);
     }
 
     /// A record that has an entry needs nobody to stand in for it.
-    pub(super) fn put_stand_in(&mut self, key: Key, place: Place, rows: &Rows) {
+    pub(super) fn put_stand_in(&mut self, key: RecordKey, place: KeySlot, rows: &Rows) {
         let stand_in = StandIn { key: key.bits(), place: place.map_or(0, |index| index + 1).to_le_bytes() };
         let slot = self.slot_of(stand_in.key, rows);
         match self.slots[slot] {
@@ -111,7 +111,7 @@ impl Keys {
     fn key_of(&self, value: u32, rows: &Rows) -> [u8; 8] {
         let index = (value & !STANDS_IN) - 1;
         match value & STANDS_IN {
-            0 => Key::of_id(rows.id(index)).bits(),
+            0 => RecordKey::of_id(rows.id(index)).bits(),
             _ => self.stand_ins.get(index).key,
         }
     }
@@ -124,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    fn key(number: u32) -> Key {
-        Key::of(&format!("record {number}"))
+    fn key(number: u32) -> RecordKey {
+        RecordKey::of(&format!("record {number}"))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::blocks::{Block, Content};
 use super::document::{Records, has_lines, read_document, read_lines};
-use super::harvest::{By, Harvest, Key, Under, believable};
+use super::steps::{By, RecordKey, StepBatch, Under, believable};
 use super::text::{arguments_json, input_json};
 use super::{Format, Lines, Reader, Trouble, read_json_line};
 
@@ -98,13 +98,13 @@ struct Cached {
 
 pub struct Importer {
     name: String,
-    last: Option<Key>,
+    last: Option<RecordKey>,
     /// Whether anything was said yet, or the system's prompt given.
     begun: bool,
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| {
             if line.starts_with(b"[") {
                 return self.take_whole(line, harvest);
@@ -119,7 +119,7 @@ impl Reader for Importer {
         });
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
         if has_lines(bytes) {
             return read_lines(bytes, self, harvest);
         }
@@ -133,7 +133,7 @@ impl Importer {
     }
 
     /// An array of messages, or an object with one.
-    fn take_whole(&mut self, bytes: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+    fn take_whole(&mut self, bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         let conversation = match bytes.trim_ascii_start().starts_with(b"[") {
             true => Conversation { messages: serde_json::from_slice(bytes)?, ..Conversation::default() },
             false => serde_json::from_slice::<Conversation<'_>>(bytes)?,
@@ -143,7 +143,7 @@ impl Importer {
     }
 
     /// A conversation has the name of its file; one without a file is known by its first message.
-    fn open(&mut self, id: Option<String>, first: &[u8], harvest: &mut Harvest) {
+    fn open(&mut self, id: Option<String>, first: &[u8], harvest: &mut StepBatch) {
         if harvest.session.is_some() {
             return;
         }
@@ -154,7 +154,7 @@ impl Importer {
         harvest.open(Format::Messages, &named, harvest.at);
     }
 
-    fn take_all(&mut self, conversation: Conversation<'_>, bytes: &[u8], harvest: &mut Harvest) {
+    fn take_all(&mut self, conversation: Conversation<'_>, bytes: &[u8], harvest: &mut StepBatch) {
         let first = conversation.messages.first().map_or("", |first| first.get());
         self.open(conversation.id, first.as_bytes(), harvest);
         if let Some(session) = &mut harvest.session {
@@ -186,7 +186,7 @@ impl Importer {
         }
     }
 
-    fn take(&mut self, message: Message<'_>, raw: &[u8], harvest: &mut Harvest) {
+    fn take(&mut self, message: Message<'_>, raw: &[u8], harvest: &mut StepBatch) {
         let bodies: Vec<Body> = match message.role.as_ref() {
             "user" => user_bodies(message.content.into_blocks(), harvest),
             "assistant" => vec![assistant(message, harvest).into()],
@@ -223,10 +223,10 @@ impl Importer {
         }
     }
 
-    fn add(&mut self, content: &[u8], body: impl Into<Body>, harvest: &mut Harvest) {
+    fn add(&mut self, content: &[u8], body: impl Into<Body>, harvest: &mut StepBatch) {
         let body = body.into();
-        let under = self.last.map_or(Under::Root, Under::Key);
-        let key = Key::after(self.last.unwrap_or_else(|| Key::of("messages")), content);
+        let under = self.last.map_or(Under::Root, Under::RecordKey);
+        let key = RecordKey::after(self.last.unwrap_or_else(|| RecordKey::of("messages")), content);
         let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
         harvest.add(key, under, by, body);
         self.last = Some(key);
@@ -234,7 +234,7 @@ impl Importer {
 }
 
 /// A user's message holds their words and, in Anthropic's shape, the results of tools; each result is an entry.
-pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut Harvest) -> Vec<Body> {
+pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut StepBatch) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();
     let mut said: Vec<Part> = Vec::new();
     for block in blocks {
@@ -262,7 +262,7 @@ pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut Harvest) -> Vec<
     bodies
 }
 
-fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
     let reasoning = message.reasoning_content.filter(|text| !text.is_empty());
     let mut parts: Vec<Part> =
         reasoning.map(|text| Part::Reasoning(Reasoning { text, redacted: false })).into_iter().collect();

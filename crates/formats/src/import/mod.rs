@@ -2,7 +2,7 @@
 //! the rest.
 //!
 //! Sapwood's own files ([`sapwood`]) become drafts as they are. Foreign ones take two steps: a [`Reader`] turns lines into
-//! a [`harvest::Harvest`], which says what was there and how it hung together, and a [`grow::Grower`] turns that into
+//! a [`steps::StepBatch`], which says what was there and how it hung together, and a [`reconcile::Reconciler`] turns that into
 //! drafts that extend what the store has of the session already.
 
 mod blocks;
@@ -10,23 +10,23 @@ pub mod claude_code;
 pub mod codex;
 pub mod detect;
 mod document;
+mod entry_table;
 pub mod gemini_cli;
-pub mod grow;
-pub mod harvest;
 mod keys;
 pub mod messages;
 pub mod opencode;
 pub mod pi;
+pub mod reconcile;
+mod revisions;
 pub mod role_files;
-mod rows;
 pub mod sapwood;
+pub mod steps;
 pub mod text;
-mod versions;
 
-use harvest::{Harvest, Key};
 use sapwood_core::entry::{CustomInfo, LOG_VERSION};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{EntryId, Kind, Seq};
+use steps::{RecordKey, StepBatch};
 
 /// Longest line, its line break included: the largest body with its envelope around it.
 pub const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + (64 << 10);
@@ -221,13 +221,13 @@ impl Format {
 /// An importer of a foreign format.
 pub trait Reader {
     /// Reads the next line, its line break included. Of a line that is too long only the beginning comes.
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest);
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch);
     /// Reads a file that is one JSON document.
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
         self.push_line(bytes, 1, harvest);
     }
     /// What was held back until the end.
-    fn finish(&mut self, _harvest: &mut Harvest) {}
+    fn finish(&mut self, _harvest: &mut StepBatch) {}
 }
 
 /// The reader of a format. `name` is what the source is called, for formats that have no id of their own.
@@ -284,8 +284,8 @@ impl<'a> Lines<'a> {
 fn read_json_line(
     line: &[u8],
     number: u64,
-    harvest: &mut Harvest,
-    mut read: impl FnMut(&[u8], &mut Harvest) -> Result<(), serde_json::Error>,
+    harvest: &mut StepBatch,
+    mut read: impl FnMut(&[u8], &mut StepBatch) -> Result<(), serde_json::Error>,
 ) {
     harvest.line = number;
     if line.len() > LINE_BYTES_MAX {
@@ -311,7 +311,7 @@ fn read_json_line(
 }
 
 /// A record that has no counterpart here, kept as it is.
-fn keep_record(format: Format, kind: &str, key: Key, line: &[u8], harvest: &mut Harvest) {
+fn keep_record(format: Format, kind: &str, key: RecordKey, line: &[u8], harvest: &mut StepBatch) {
     let kind: String = kind.chars().take(64).collect();
     let kept = std::str::from_utf8(line).ok().and_then(text::keep_json);
     match kept {

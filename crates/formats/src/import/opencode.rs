@@ -29,7 +29,7 @@ use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage, model_name};
+use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, lineage, model_name};
 use super::text::{self, Time, decode_data_url, input_json, keep_json};
 use super::{Format, Reader, Trouble, read_json_line};
 use crate::message::COST_NANO_USD_MAX;
@@ -214,25 +214,25 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| {
             self.take_row(serde_json::from_slice(line)?, harvest)
         });
     }
 
-    fn finish(&mut self, harvest: &mut Harvest) {
+    fn finish(&mut self, harvest: &mut StepBatch) {
         self.close(harvest);
         if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
             // An entry, and not the session's first title: so another one is taken up later. Alone it is no conversation.
-            harvest.step(Key::of(&format!("title {title}")), Act::Title(title));
+            harvest.step(RecordKey::of(&format!("title {title}")), Act::Title(title));
         }
         if self.last.is_some() {
             // What was taken back can be brought again, and nothing but the path says so.
-            harvest.step(Key::of("stand"), Act::Stand);
+            harvest.step(RecordKey::of("stand"), Act::Stand);
         }
         let Some(under) = self.back_to.take() else { return };
         let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));
-        harvest.step(Key::of(&format!("revert {revert:?}")), Act::Rewind(under));
+        harvest.step(RecordKey::of(&format!("revert {revert:?}")), Act::Rewind(under));
         self.last = Some(under);
         if let Some(rest) = self.rest.take() {
             self.put(rest, harvest);
@@ -242,7 +242,7 @@ impl Reader for Importer {
 
 impl Importer {
     /// Fails where mending the row's text may help.
-    fn take_row(&mut self, row: Row<'_>, harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+    fn take_row(&mut self, row: Row<'_>, harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         match row.table.as_ref() {
             "session" => self.open_session(row, harvest),
             "message" => {
@@ -276,7 +276,7 @@ impl Importer {
         Ok(())
     }
 
-    fn open_session(&mut self, row: Row<'_>, harvest: &mut Harvest) {
+    fn open_session(&mut self, row: Row<'_>, harvest: &mut StepBatch) {
         let at = row.time_created.and_then(|time| time.0);
         harvest.at = at.or(harvest.at);
         let session = harvest.open(Format::OpenCode, &row.id, at);
@@ -285,7 +285,7 @@ impl Importer {
         (self.revert, self.title) = (row.revert, row.title.filter(|title| !title.trim().is_empty()));
     }
 
-    fn open_message(&mut self, id: String, data: MessageData<'_>, harvest: &mut Harvest) {
+    fn open_message(&mut self, id: String, data: MessageData<'_>, harvest: &mut StepBatch) {
         let count = |number: f64| if (0.0..1e15).contains(&number) { number.round() as u64 } else { 0 };
         let usage = data.tokens.and_then(|tokens| {
             believable(Usage {
@@ -303,7 +303,7 @@ impl Importer {
         if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
             self.model = Some(model.clone());
             self.step_back_at(&id);
-            self.add(Key::of(&format!("{id}/model")), None, ModelChanged { model }, harvest);
+            self.add(RecordKey::of(&format!("{id}/model")), None, ModelChanged { model }, harvest);
         }
         let is_over = data.finish.as_deref().is_some_and(|finish| !finish.is_empty());
         let stop = match data.finish.as_deref() {
@@ -335,7 +335,7 @@ impl Importer {
         });
     }
 
-    fn take_part(&mut self, id: &str, part: PartData<'_>, raw: &str, harvest: &mut Harvest) {
+    fn take_part(&mut self, id: &str, part: PartData<'_>, raw: &str, harvest: &mut StepBatch) {
         let Some(open) = &mut self.open else {
             return harvest.report(Trouble::LeftOut { why: "a part without its message".to_owned() });
         };
@@ -369,7 +369,7 @@ impl Importer {
     }
 
     /// The message is over: it goes in, and with it where the path ends, if that is here.
-    fn close(&mut self, harvest: &mut Harvest) {
+    fn close(&mut self, harvest: &mut StepBatch) {
         let Some(mut open) = self.open.take() else { return };
         if let Some(request) = self.request.take().filter(|_| !open.is_summary) {
             self.put_request(request, harvest);
@@ -392,7 +392,7 @@ impl Importer {
         }
     }
 
-    fn put(&mut self, open: Open, harvest: &mut Harvest) {
+    fn put(&mut self, open: Open, harvest: &mut StepBatch) {
         let (line, at) = (harvest.line, harvest.at);
         (harvest.line, harvest.at) = (open.line, open.at);
         if open.is_user {
@@ -404,14 +404,14 @@ impl Importer {
                 written_by: bill_of(&open.message),
                 ..Compaction::new(Strategy::Imported, Trigger::Imported)
             };
-            self.add(Key::of(&open.id), kept.as_deref().map(Key::of), compaction, harvest);
+            self.add(RecordKey::of(&open.id), kept.as_deref().map(RecordKey::of), compaction, harvest);
         } else {
             self.put_answer(open, harvest);
         }
         (harvest.line, harvest.at) = (line, at);
     }
 
-    fn put_user(&mut self, open: Open, harvest: &mut Harvest) {
+    fn put_user(&mut self, open: Open, harvest: &mut StepBatch) {
         if open.asked.is_some() {
             harvest.forget(&open.message.parts);
             self.asked = open.asked;
@@ -420,22 +420,22 @@ impl Importer {
         }
         if !open.message.parts.is_empty() {
             let said = UserMessage { parts: open.message.parts, origin: None };
-            self.add(Key::of(&open.id), None, said, harvest);
+            self.add(RecordKey::of(&open.id), None, said, harvest);
         }
     }
 
     /// A compaction was asked for, and something else came of it.
-    fn put_request(&mut self, request: Request, harvest: &mut Harvest) {
+    fn put_request(&mut self, request: Request, harvest: &mut StepBatch) {
         let (line, at) = (harvest.line, harvest.at);
         (harvest.line, harvest.at) = (request.line, request.at);
         let custom_type = "opencode:compaction".to_owned();
         let said =
             CustomMessage { custom_type, parts: vec![Part::text(ASKED)], display: false, details: None };
-        self.add(Key::of(&request.id), None, said, harvest);
+        self.add(RecordKey::of(&request.id), None, said, harvest);
         (harvest.line, harvest.at) = (line, at);
     }
 
-    fn put_answer(&mut self, open: Open, harvest: &mut Harvest) {
+    fn put_answer(&mut self, open: Open, harvest: &mut StepBatch) {
         let mut message = open.message;
         if message.parts.is_empty() && message.usage.is_none() && message.stop == Stop::Stop {
             return;
@@ -443,17 +443,23 @@ impl Importer {
         if message.stop == Stop::Stop && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
             message.stop = Stop::ToolUse;
         }
-        self.add(Key::of(&open.id), None, message, harvest);
+        self.add(RecordKey::of(&open.id), None, message, harvest);
         for (number, result) in open.results.into_iter().enumerate() {
-            self.add(Key::of(&format!("{}/{number}", open.id)), None, result, harvest);
+            self.add(RecordKey::of(&format!("{}/{number}", open.id)), None, result, harvest);
         }
     }
 
-    fn add(&mut self, key: Key, names: Option<Key>, body: impl Into<Body>, harvest: &mut Harvest) {
+    fn add(
+        &mut self,
+        key: RecordKey,
+        names: Option<RecordKey>,
+        body: impl Into<Body>,
+        harvest: &mut StepBatch,
+    ) {
         let (body, under) = (body.into(), self.last.unwrap_or(Under::Root));
         let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
         harvest.step(key, Act::Version { body, under, by, path: Path::Main, names });
-        self.last = Some(Under::Key(key));
+        self.last = Some(Under::RecordKey(key));
     }
 }
 
@@ -470,7 +476,7 @@ fn read_data<'a, T: Deserialize<'a>>(row: &Row<'a>) -> Result<Result<T, String>,
     }
 }
 
-fn report_lost(what: &str, id: &str, why: &str, harvest: &mut Harvest) {
+fn report_lost(what: &str, id: &str, why: &str, harvest: &mut StepBatch) {
     let all = if what == "message" { " and its parts" } else { "" };
     harvest.report(Trouble::BadLine { why: format!("{what} {:?}{all}: {why}", shown(id)) });
 }
@@ -485,11 +491,11 @@ fn is_told_in_words(mime: Option<&str>) -> bool {
     matches!(mime, Some("text/plain" | "application/x-directory"))
 }
 
-fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut Harvest) {
+fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut StepBatch) {
     let kind: String = kind.chars().take(64).collect();
     match keep_json(raw) {
         Some(data) => {
-            let key = Key::of(&format!("part {id} {raw}"));
+            let key = RecordKey::of(&format!("part {id} {raw}"));
             harvest.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
         }
         None => harvest.report(Trouble::LeftOut { why: format!("part {:?} cannot be kept", shown(id)) }),
@@ -497,7 +503,7 @@ fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut Harvest) {
 }
 
 impl File {
-    fn into_part(self, harvest: &mut Harvest) -> Option<Part> {
+    fn into_part(self, harvest: &mut StepBatch) -> Option<Part> {
         match self.url.as_deref().and_then(decode_data_url) {
             Some((_, bytes)) => {
                 let mime = self.mime.as_deref().unwrap_or("application/octet-stream");
@@ -509,7 +515,7 @@ impl File {
 }
 
 /// A call, and what came of it.
-fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: &mut Harvest) {
+fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: &mut StepBatch) {
     let (call_id, tool) = (part.call_id.unwrap_or_default(), part.tool.unwrap_or_default());
     let state = part.state.unwrap_or_default();
     open.message.parts.push(Part::tool_call(call_id.clone(), tool.clone(), input_json(state.input)));

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::blocks::Content;
-use super::harvest::{Act, By, Harvest, Key, Path, Under, believable, lineage, model_name};
+use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, lineage, model_name};
 use super::text::{Time, input_json};
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
 use crate::export::LEFT_OUT;
@@ -157,7 +157,7 @@ struct Cost {
 pub struct Importer {
     dialect: Dialect,
     /// Version 1: the key of each line, the header's included.
-    chain: Option<Vec<Key>>,
+    chain: Option<Vec<RecordKey>>,
     lines: u64,
     /// The file's name without its ending, and when its first record was written: what there is without a header.
     name: String,
@@ -169,7 +169,7 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| {
             let record: Record<'_> = serde_json::from_slice(line)?;
             harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
@@ -181,7 +181,7 @@ impl Reader for Importer {
         });
     }
 
-    fn finish(&mut self, harvest: &mut Harvest) {
+    fn finish(&mut self, harvest: &mut StepBatch) {
         if harvest.session.is_none() && self.lines > 0 {
             let name = self.file_session(&self.name);
             harvest.open_headless(self.format(), &name, self.began_at);
@@ -212,14 +212,14 @@ impl Importer {
         }
     }
 
-    fn open(&mut self, header: Record<'_>, harvest: &mut Harvest) {
+    fn open(&mut self, header: Record<'_>, harvest: &mut StepBatch) {
         let Some(id) = header.id else {
             harvest.report(Trouble::BadHeader { why: "it has no id".to_owned() });
             return;
         };
         let format = self.format();
         if self.dialect == Dialect::Pi && header.version.unwrap_or(1) < 2 {
-            self.chain = Some(vec![Key::of("header")]);
+            self.chain = Some(vec![RecordKey::of("header")]);
         }
         let parent = header.parent_session.as_deref().map(|path| self.file_session(path));
         let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
@@ -230,12 +230,12 @@ impl Importer {
         if let Some(system) = header.system_prompt {
             self.system = Some(system.clone());
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
-            harvest.add(Key::of(SYSTEM), Under::Root, By::Agent, changed);
+            harvest.add(RecordKey::of(SYSTEM), Under::Root, By::Agent, changed);
         }
     }
 
     fn root(&self) -> Under {
-        self.system.as_ref().map_or(Under::Root, |_| Under::Key(Key::of(SYSTEM)))
+        self.system.as_ref().map_or(Under::Root, |_| Under::RecordKey(RecordKey::of(SYSTEM)))
     }
 
     /// An export of ours tells the same twice: in the header, and as an extension's data.
@@ -250,7 +250,7 @@ impl Importer {
         told.is_some_and(|told| told.system == self.system)
     }
 
-    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
         self.lines += 1;
         self.began_at = self.began_at.or(harvest.at);
         let (key, under) = self.place(&record, line);
@@ -266,7 +266,7 @@ impl Importer {
             What::Compaction => self.take_compaction(record, key, under, harvest),
             What::Setting(body) => harvest.add(key, under, By::Agent, body),
             What::BranchSummary(body) => {
-                harvest.sum_up(key, under, record.from_id.as_deref().map(Key::of), body);
+                harvest.sum_up(key, under, record.from_id.as_deref().map(RecordKey::of), body);
             }
             What::Custom => {
                 let parts = record.content.into_parts(harvest);
@@ -283,7 +283,7 @@ impl Importer {
                 harvest.alias(key, under, Path::Main);
             }
             What::Leaf(target) => {
-                let to = target.map_or(self.root(), |target| Under::Key(Key::of(&target)));
+                let to = target.map_or(self.root(), |target| Under::RecordKey(RecordKey::of(&target)));
                 harvest.alias(key, to, Path::Main);
                 harvest.step(key.part(1), Act::Rewind(to));
             }
@@ -291,19 +291,25 @@ impl Importer {
     }
 
     /// A record's key, and what it hangs from.
-    fn place(&mut self, record: &Record<'_>, line: &[u8]) -> (Key, Under) {
+    fn place(&mut self, record: &Record<'_>, line: &[u8]) -> (RecordKey, Under) {
         match &mut self.chain {
             Some(chain) => {
-                let before = chain.last().copied().unwrap_or_else(|| Key::of("header"));
+                let before = chain.last().copied().unwrap_or_else(|| RecordKey::of("header"));
                 let is_first = chain.len() <= 1;
-                let key = Key::after(before, line);
+                let key = RecordKey::after(before, line);
                 chain.push(key);
-                (key, if is_first { self.root() } else { Under::Key(before) })
+                (key, if is_first { self.root() } else { Under::RecordKey(before) })
             }
             None => {
-                let loose = || Key::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
-                let key = record.id.as_deref().map_or_else(loose, Key::of);
-                (key, record.parent_id.as_deref().map_or(self.root(), |parent| Under::Key(Key::of(parent))))
+                let loose = || RecordKey::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
+                let key = record.id.as_deref().map_or_else(loose, RecordKey::of);
+                (
+                    key,
+                    record
+                        .parent_id
+                        .as_deref()
+                        .map_or(self.root(), |parent| Under::RecordKey(RecordKey::of(parent))),
+                )
             }
         }
     }
@@ -332,7 +338,7 @@ impl Importer {
             }
             "custom_message" => What::Custom,
             "label" => What::Beside(Act::Label {
-                target: Key::of(record.target_id.as_deref()?),
+                target: RecordKey::of(record.target_id.as_deref()?),
                 text: record.label.clone().filter(|label| !label.is_empty()),
             }),
             "session_info" => {
@@ -351,7 +357,14 @@ impl Importer {
         })
     }
 
-    fn take_message(&self, record: Record<'_>, key: Key, under: Under, line: &[u8], harvest: &mut Harvest) {
+    fn take_message(
+        &self,
+        record: Record<'_>,
+        key: RecordKey,
+        under: Under,
+        line: &[u8],
+        harvest: &mut StepBatch,
+    ) {
         let is_older = |at: TimestampMs| self.forked_at.is_some_and(|forked_at| at < forked_at);
         let is_copied = record.timestamp.and_then(|time| time.0).is_some_and(is_older);
         let mut message = record.message.unwrap_or_default();
@@ -402,18 +415,18 @@ impl Importer {
         harvest.add(key, under, by_of(&body), body);
     }
 
-    fn take_compaction(&self, record: Record<'_>, key: Key, under: Under, harvest: &mut Harvest) {
+    fn take_compaction(&self, record: Record<'_>, key: RecordKey, under: Under, harvest: &mut StepBatch) {
         let by_index = record.first_kept_entry_index.and_then(|index| {
             let index = usize::try_from(index).ok().filter(|index| *index > 0)?;
             self.chain.as_ref()?.get(index).copied()
         });
-        let kept = record.first_kept_entry_id.as_deref().map(Key::of).or(by_index);
+        let kept = record.first_kept_entry_id.as_deref().map(RecordKey::of).or(by_index);
         let details = details_of(record.details);
         let body = compaction(record.summary, record.tokens_before, record.from_hook.unwrap_or(false));
         harvest.sum_up(key, under, kept, Compaction { details, ..body });
     }
 
-    fn assistant(&self, message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+    fn assistant(&self, message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
         let mut answer = assistant(message, harvest);
         // pi never sends again what was cut off, as it does an error; the log keeps its words all the same.
         if self.dialect == Dialect::Pi && answer.stop == Stop::Aborted {
@@ -463,7 +476,7 @@ fn details_of(raw: Option<&RawValue>) -> Details {
     Details { files_read: files.read_files, files_changed: files.modified_files, ..Details::default() }
 }
 
-fn assistant(message: Message<'_>, harvest: &mut Harvest) -> AssistantMessage {
+fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
     let parts = message.content.into_parts(harvest);
     let called = parts.iter().any(|part| part.as_tool_call().is_some());
     let counts = message.usage.unwrap_or_default();

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, read_document};
-use super::harvest::{Act, By, Harvest, Key, Path, Under};
+use super::steps::{Act, By, Path, RecordKey, StepBatch, Under};
 use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
 use crate::export::LEFT_OUT;
@@ -99,7 +99,7 @@ struct Call<'a> {
 
 #[derive(Default)]
 pub struct Importer {
-    last: Option<Key>,
+    last: Option<RecordKey>,
 }
 
 /// Whether an imported role was at work, if the note is about that.
@@ -115,11 +115,11 @@ pub fn role_is_active(info: &CustomInfo) -> Option<bool> {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], _number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], _number: u64, harvest: &mut StepBatch) {
         self.push_document(line, harvest);
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut Harvest) {
+    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
         read_document(bytes, RECORDS, harvest, |bytes, harvest| {
             if bytes.trim_ascii_start().starts_with(b"[") {
                 return take_feed(bytes, harvest);
@@ -135,21 +135,21 @@ impl Reader for Importer {
 }
 
 /// The operator's feed, kept beside the tree.
-fn take_feed(bytes: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+fn take_feed(bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {
         if harvest.is_given_up() {
             break;
         }
         let Some(data) = keep_json(raw.get()) else { continue };
-        let key = Key::of(&format!("feed {number} {}", raw.get()));
+        let key = RecordKey::of(&format!("feed {number} {}", raw.get()));
         harvest.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
     }
     Ok(())
 }
 
 impl Importer {
-    fn take(&mut self, session: RoleSession<'_>, bytes: &[u8], harvest: &mut Harvest) {
+    fn take(&mut self, session: RoleSession<'_>, bytes: &[u8], harvest: &mut StepBatch) {
         let archives = session.compaction_archives.unwrap_or_default();
         let at = archives.first().and_then(|archive| archive.compacted_at).and_then(|time| time.0);
         let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
@@ -173,7 +173,7 @@ impl Importer {
             return;
         }
         if let Some(system) = system {
-            harvest.step(Key::of(&format!("system {system}")), Act::System(system));
+            harvest.step(RecordKey::of(&format!("system {system}")), Act::System(system));
         }
         let node = session.current_node_context;
         let state = serde_json::json!({
@@ -182,14 +182,14 @@ impl Importer {
             "latestContextUsage": session.latest_context_usage,
             "currentNodeContext": node.map(|node| serde_json::json!({ "nodeId": node.node_id, "exchanges": node.exchanges.len() })),
         });
-        let key = Key::of(&format!("state {state}"));
+        let key = RecordKey::of(&format!("state {state}"));
         harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
     }
 
     /// The instructions are the first link of the chain, there or not, and whatever they say: else everything behind them would
     /// be new as soon as they change.
-    fn open(&mut self, system: Option<&str>, harvest: &mut Harvest) {
-        let key = Key::after(Key::of("role"), b"system");
+    fn open(&mut self, system: Option<&str>, harvest: &mut StepBatch) {
+        let key = RecordKey::after(RecordKey::of("role"), b"system");
         match system {
             Some(system) => {
                 let changed = ContextChanged { system: Some(system.to_owned()), ..ContextChanged::default() };
@@ -206,7 +206,7 @@ impl Importer {
         history: &[&RawValue],
         replaced: Option<&str>,
         lines: &mut Lines<'_>,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) {
         let same = |raw: &&&RawValue| replaced.is_some_and(|replaced| is_same(raw.get(), replaced));
         let skipped = usize::from(history.first().filter(same).is_some());
@@ -225,7 +225,7 @@ impl Importer {
         }
     }
 
-    fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut Harvest) {
+    fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut StepBatch) {
         let message = serde_json::from_str::<Message<'_>>(replacement);
         let summary = message.ok().and_then(|message| message.content.or(message.text));
         // What an export of ours puts in the place of no summary is none.
@@ -238,9 +238,9 @@ impl Importer {
         self.add(replacement.as_bytes(), compaction.into(), By::Agent, harvest);
     }
 
-    fn add(&mut self, content: &[u8], body: Body, by: By, harvest: &mut Harvest) {
-        let under = self.last.map_or(Under::Root, Under::Key);
-        let key = Key::after(self.last.unwrap_or_else(|| Key::of("role")), content);
+    fn add(&mut self, content: &[u8], body: Body, by: By, harvest: &mut StepBatch) {
+        let under = self.last.map_or(Under::Root, Under::RecordKey);
+        let key = RecordKey::after(self.last.unwrap_or_else(|| RecordKey::of("role")), content);
         harvest.add(key, under, by, body);
         self.last = Some(key);
     }

@@ -11,13 +11,13 @@
 use std::collections::HashMap;
 
 use sapwood_core::entry::codec::CodecError;
-use sapwood_core::entry::line::{Line, read_line};
+use sapwood_core::entry::jsonl::{Line, read_line};
 use sapwood_core::entry::{CustomInfo, LOG_VERSION, LeafMoved, Stance};
 use sapwood_core::port::store::{BLOB_BYTES_MAX, BODY_BYTES_MAX};
 use sapwood_core::{BlobHash, Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
 use serde::Deserialize;
 
-use super::rows::{ENTRIES_MAX, Index, Rows};
+use super::entry_table::{ENTRIES_MAX, Index, Rows};
 use super::text::decode_base64;
 use super::{LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Trouble};
 use crate::header::{HEADER_TYPE, Header};

@@ -131,7 +131,7 @@ pub enum Shape {
 
 /// What an item of an answer holds.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Held {
+pub enum PendingItem {
     Words(Vec<String>),
     Thought(String),
     Call(ToolCall),
@@ -139,7 +139,7 @@ pub enum Held {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
-    pub held: Held,
+    pub held: PendingItem,
     pub parts: Range<usize>,
     /// `completed`, or `incomplete` for what was cut off.
     pub status: &'static str,
@@ -148,18 +148,18 @@ pub struct Piece {
 impl Piece {
     pub fn value(&self, id: &ItemId) -> Value {
         match &self.held {
-            Held::Words(texts) => {
+            PendingItem::Words(texts) => {
                 let content: Vec<Value> = texts.iter().map(|text| output_text(text)).collect();
                 json!({ "id": id.named("msg"), "type": "message", "role": "assistant", "status": self.status, "content": content })
             }
-            Held::Thought(text) => {
+            PendingItem::Thought(text) => {
                 let summary: Vec<Value> = match text.is_empty() {
                     true => Vec::new(),
                     false => vec![json!({ "type": "summary_text", "text": text })],
                 };
                 json!({ "id": id.named("rs"), "type": "reasoning", "summary": summary })
             }
-            Held::Call(call) => json!({
+            PendingItem::Call(call) => json!({
                 "id": id.named("fc"), "type": "function_call", "call_id": call.call_id, "name": call.name,
                 "arguments": arguments_text(call), "status": self.status,
             }),
@@ -172,22 +172,34 @@ pub fn pieces_of(answer: &AssistantMessage, shape: Shape) -> Vec<Piece> {
     for (at, part) in answer.parts.iter().enumerate() {
         let held = match part {
             Part::Text(text) if text.text.is_empty() && shape == Shape::Output => continue,
-            Part::Text(text) => Held::Words(vec![text.text.clone()]),
+            Part::Text(text) => PendingItem::Words(vec![text.text.clone()]),
             Part::Reasoning(thought) if thought.text.is_empty() && shape == Shape::Output => continue,
-            Part::Reasoning(thought) => Held::Thought(thought.text.clone()),
-            Part::ToolCall(call) => Held::Call(call.clone()),
-            Part::Media(media) => Held::Words(vec![media_name(media)]),
+            Part::Reasoning(thought) => PendingItem::Thought(thought.text.clone()),
+            Part::ToolCall(call) => PendingItem::Call(call.clone()),
+            Part::Media(media) => PendingItem::Words(vec![media_name(media)]),
         };
         match (pieces.last_mut(), held, shape) {
-            (Some(Piece { held: Held::Words(texts), parts, .. }), Held::Words(more), Shape::AsSent) => {
+            (
+                Some(Piece { held: PendingItem::Words(texts), parts, .. }),
+                PendingItem::Words(more),
+                Shape::AsSent,
+            ) => {
                 texts.extend(more);
                 parts.end = at + 1;
             }
-            (Some(Piece { held: Held::Words(texts), parts, .. }), Held::Words(more), Shape::Output) => {
+            (
+                Some(Piece { held: PendingItem::Words(texts), parts, .. }),
+                PendingItem::Words(more),
+                Shape::Output,
+            ) => {
                 texts[0].push_str(&more.concat());
                 parts.end = at + 1;
             }
-            (Some(Piece { held: Held::Thought(text), parts, .. }), Held::Thought(more), Shape::Output) => {
+            (
+                Some(Piece { held: PendingItem::Thought(text), parts, .. }),
+                PendingItem::Thought(more),
+                Shape::Output,
+            ) => {
                 text.push_str(&more);
                 parts.end = at + 1;
             }

@@ -6,15 +6,15 @@
 //! | [`read`] | items as clients send them, as entries |
 //! | [`items`] | entries as items |
 //! | [`response`] | a turn's entries as a response |
-//! | [`script`] | a turn as the events of a stream, numbered so that the log alone says which comes after which |
+//! | [`event_sequence`] | a turn as the events of a stream, numbered so that the log alone says which comes after which |
 //!
 //! Ids carry what they stand for, so nothing is kept to find it: a response's id is its turn and its session, an item's id is
 //! its entry, or its place in what a turn brought forth, as that is known before the entry is written.
 
+pub mod event_sequence;
 pub mod items;
 pub mod read;
 pub mod response;
-pub mod script;
 
 use std::fmt;
 use std::str::FromStr;

@@ -187,7 +187,7 @@ fn custom_calls_shells_and_structured_outputs_are_tools_too() {
 #[test]
 fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
     use sapwood_formats::import::Reader;
-    use sapwood_formats::import::harvest::Harvest;
+    use sapwood_formats::import::steps::StepBatch;
     let mut own = meta();
     own["payload"]["id"] = json!("0199aaaa-0000-7000-8000-000000000002");
     own["payload"]["history_base"] =
@@ -197,7 +197,7 @@ fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
         (base.thread_id.as_str(), base.end_ordinal_exclusive),
         ("0199aaaa-0000-7000-8000-000000000001", 4)
     );
-    let (mut importer, mut harvest) = (Importer::default(), Harvest::default());
+    let (mut importer, mut harvest) = (Importer::default(), StepBatch::default());
     importer.push_line(own.to_string().as_bytes(), 1, &mut harvest);
     for (number, value) in
         [meta(), user("shared"), assistant("yes"), tokens(9, 0, 9), user("not shared")].iter().enumerate()
@@ -210,7 +210,7 @@ fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
         .steps
         .iter()
         .filter_map(|step| match &step.act {
-            sapwood_formats::import::harvest::Act::Add { body, .. } => {
+            sapwood_formats::import::steps::Act::Add { body, .. } => {
                 Some(body.text()).filter(|text| !text.is_empty())
             }
             _ => None,
@@ -418,7 +418,7 @@ fn a_turns_context_says_which_model_of_whom_answers_and_how_hard_it_thinks() {
 #[test]
 fn ordinals_say_how_much_of_its_base_a_fork_has_and_lines_are_counted_where_they_are_missing() {
     use sapwood_formats::import::Reader;
-    use sapwood_formats::import::harvest::Harvest;
+    use sapwood_formats::import::steps::StepBatch;
     let numbered = |mut value: Value, ordinal: u64| {
         value["ordinal"] = json!(ordinal);
         value
@@ -427,13 +427,13 @@ fn ordinals_say_how_much_of_its_base_a_fork_has_and_lines_are_counted_where_they
     let base =
         [numbered(meta(), 0), numbered(user("one"), 10), numbered(assistant("two"), 11), user("line 3")];
     for (end, expected) in [(3, vec![]), (11, vec!["one", "line 3"]), (12, vec!["one", "two", "line 3"])] {
-        let (mut importer, mut harvest) = (Importer::default(), Harvest::default());
+        let (mut importer, mut harvest) = (Importer::default(), StepBatch::default());
         for (number, value) in base.iter().enumerate() {
             importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, end, &mut harvest);
         }
         importer.finish(&mut harvest);
         let texts = harvest.steps.iter().filter_map(|step| match &step.act {
-            sapwood_formats::import::harvest::Act::Add { body, .. } => Some(body.text()),
+            sapwood_formats::import::steps::Act::Add { body, .. } => Some(body.text()),
             _ => None,
         });
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();

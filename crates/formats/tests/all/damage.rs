@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use sapwood_core::fixture::{MemLog, spoil};
-use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, LINE_BYTES_MAX, reader};
 use serde_json::json;
 
@@ -228,7 +228,7 @@ fn problems_behind_good_records_do_not_cost_them() {
 #[test]
 fn what_never_says_whose_it_is_is_given_up() {
     let feed = format!("[{}1]", "1,".repeat(300_000));
-    let mut harvest = Harvest::default();
+    let mut harvest = StepBatch::default();
     reader(Format::RoleFiles, "feed").unwrap().push_document(feed.as_bytes(), &mut harvest);
     assert!(harvest.is_given_up() && harvest.is_nameless());
     assert!(harvest.steps.len() < 110_000, "{}", harvest.steps.len());

@@ -398,13 +398,13 @@ fn messages_and_gemini_recordings_are_lines_if_their_first_line_is_json_by_itsel
 #[test]
 fn a_source_without_times_is_dated_by_its_file() {
     use sapwood_core::TimestampMs;
-    use sapwood_formats::import::harvest::Harvest;
     use sapwood_formats::import::reader;
-    let mut harvest = Harvest::of_file(TimestampMs(1_767_323_045_678));
+    use sapwood_formats::import::steps::StepBatch;
+    let mut harvest = StepBatch::of_file(TimestampMs(1_767_323_045_678));
     let mut messages = reader(Format::Messages, "a.jsonl").unwrap();
     messages.push_line(b"{\"role\":\"user\",\"content\":\"one\"}\n", 1, &mut harvest);
     assert_eq!(harvest.session.as_ref().unwrap().at, TimestampMs(1_767_323_045_678));
-    let mut dated = Harvest::of_file(TimestampMs(1_767_323_045_678));
+    let mut dated = StepBatch::of_file(TimestampMs(1_767_323_045_678));
     let mut gemini = reader(Format::GeminiCli, "a.jsonl").unwrap();
     gemini.push_line(format!("{}\n", gemini_header()).as_bytes(), 1, &mut dated);
     assert_eq!(dated.session.as_ref().unwrap().at, TimestampMs(1_775_369_220_000), "its own time counts");

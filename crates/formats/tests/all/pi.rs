@@ -2,7 +2,7 @@
 
 use sapwood_core::Kind;
 use sapwood_core::entry::Body;
-use sapwood_core::view::Labels;
+use sapwood_core::settings::Labels;
 use sapwood_formats::import::Format;
 use serde_json::{Value, json};
 
@@ -460,9 +460,9 @@ fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
 
 /// What a file without its header is taken for, and whose fork a header with this parent is.
 fn named(format: Format, file: &str) -> (String, String) {
-    use sapwood_formats::import::{harvest::Harvest, reader};
+    use sapwood_formats::import::{reader, steps::StepBatch};
     let session = |lines: String, file: &str| {
-        let (mut reader, mut harvest) = (reader(format, file).unwrap(), Harvest::default());
+        let (mut reader, mut harvest) = (reader(format, file).unwrap(), StepBatch::default());
         for (number, line) in (1..).zip(lines.split_inclusive('\n')) {
             reader.push_line(line.as_bytes(), number, &mut harvest);
         }

@@ -9,10 +9,10 @@ use sapwood_core::entry::{
 use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::{Body, Entry, EntryId, Principal, Seq, TimestampMs, TurnId};
 use sapwood_formats::responses::ResponseId;
+use sapwood_formats::responses::event_sequence::{Live, Script};
 use sapwood_formats::responses::items::Items;
 use sapwood_formats::responses::read::{ITEMS_MAX, read_input, read_items};
 use sapwood_formats::responses::response::response_of;
-use sapwood_formats::responses::script::{Live, Script};
 use serde_json::{Value, json};
 
 fn turn() -> TurnId {

@@ -4,8 +4,8 @@ use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::context::{Message, Role};
 use sapwood_core::{BlobHash, Draft, Kind};
-use sapwood_formats::import::grow::Grower;
-use sapwood_formats::import::harvest::Harvest;
+use sapwood_formats::import::reconcile::Reconciler;
+use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, LineSplitter, Problem, reader};
 
 pub struct Taken {
@@ -37,10 +37,10 @@ pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken
 }
 
 /// Takes whatever `read` harvests into a log.
-pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut Harvest)) -> Taken {
-    let mut harvest = Harvest::default();
+pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepBatch)) -> Taken {
+    let mut harvest = StepBatch::default();
     read(&mut harvest);
-    let mut grower = Grower::new(format.agent());
+    let mut grower = Reconciler::new(format.agent());
     for entry in log.entries() {
         let meta = &entry.meta;
         grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());

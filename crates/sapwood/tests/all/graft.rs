@@ -6,7 +6,7 @@ use sapwood::core::entry::{ArtifactUse, AssistantMessage};
 use sapwood::core::{Role, Scope};
 use sapwood::{Agent, Body, GraftState, GraftWhat, Part, Sapwood, SessionId, TenantId, user_text};
 
-use super::world::{Actor, Bench, calls, text, world};
+use super::harness::{Actor, Bench, calls, text, world};
 
 fn answer(words: &str) -> Body {
     Body::AssistantMessage(AssistantMessage {
@@ -193,7 +193,7 @@ async fn what_is_not_there_cannot_be_grafted() {
 async fn the_graft_tool_brings_content_in_by_reference() {
     let actor = Actor::playing(Vec::new());
     let house = Sapwood::open("memory:").unwrap();
-    let engine = house.engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
     let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
     let source = source_of(&ana).await;
     let input = format!(r#"{{"session":"{source}","artifact":"report.md"}}"#);
@@ -217,7 +217,7 @@ async fn the_graft_tool_brings_content_in_by_reference() {
 async fn a_model_does_not_graft_what_not_every_reader_may_read() {
     let actor = Actor::playing(Vec::new());
     let house = Sapwood::open("memory:").unwrap();
-    let engine = house.engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
     let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
     let source = source_of(&ana).await;
     let input = format!(r#"{{"session":"{source}"}}"#);

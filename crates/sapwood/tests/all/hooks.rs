@@ -18,7 +18,7 @@ use sapwood::{
 };
 use serde_json::{Value, json};
 
-use super::world::{Actor, Bench, Play, calls, text, world};
+use super::harness::{Actor, Bench, Play, calls, text, world};
 
 /// What hooks heard, in order.
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ async fn scene_of(
 ) -> Scene {
     let (actor, bench, heard) = (Actor::playing(plays), Arc::new(Bench::default()), Heard::default());
     let sapwood = Sapwood::open("memory:").unwrap();
-    let engine = sapwood.engine().clone().with_world(world(&actor, &bench));
+    let engine = sapwood.engine().clone().with_backends(world(&actor, &bench));
     let mut sapwood = Sapwood::with_engine(engine);
     let say = Arc::new(say);
     for name in HookName::ALL {

@@ -5,7 +5,7 @@ use sapwood::core::port::store::{Expect, NewSession};
 use sapwood::core::{Draft, EntryId, Part, TimestampMs};
 use sapwood::engine::import::{BATCH_ENTRIES, Intake, Mode};
 use sapwood::engine::write::InjectOptions;
-use sapwood::formats::import::harvest::Harvest;
+use sapwood::formats::import::steps::StepBatch;
 use sapwood::formats::import::{Format, Reader, reader};
 use sapwood::store::OpenOptions;
 use sapwood::{Body, Engine, Principal, Scope, Seq, SessionId, TenantId};
@@ -88,14 +88,14 @@ async fn an_import_in_many_batches_is_whole_and_in_order() {
 /// A file of plain messages that is read line by line.
 struct Reading {
     reader: Box<dyn Reader + Send>,
-    harvest: Harvest,
+    harvest: StepBatch,
     intake: Intake,
 }
 
 impl Reading {
     fn begin(engine: &Engine, scope: &Scope) -> Self {
         let intake = engine.begin_intake(scope, Format::Messages, Mode::Write);
-        Self { reader: reader(Format::Messages, "talk").unwrap(), harvest: Harvest::default(), intake }
+        Self { reader: reader(Format::Messages, "talk").unwrap(), harvest: StepBatch::default(), intake }
     }
 
     async fn take(&mut self, numbers: std::ops::Range<usize>) {

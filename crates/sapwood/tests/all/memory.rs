@@ -13,7 +13,7 @@ use sapwood::{
     StartOptions, TenantId, user_text,
 };
 
-use super::world::{Actor, Bench, Play, calls, text, world};
+use super::harness::{Actor, Bench, Play, calls, text, world};
 
 fn scope(name: &str) -> Scope {
     Scope::user(TenantId::local(), name.parse().unwrap())
@@ -208,7 +208,7 @@ async fn a_tool_that_fails_again_and_again_is_a_pattern_with_what_mended_it() {
 
 fn with_model(plays: Vec<Play>) -> (Sapwood, Arc<Actor>) {
     let actor = Actor::playing(plays);
-    let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+    let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
     let care = MemoryCare { model: Some("actor".into()), ..MemoryCare::default() };
     (Sapwood::with_engine(engine.with_memory_care(care)).with_scope(scope("ana")), actor)
 }
@@ -250,7 +250,7 @@ async fn the_recall_tool_answers_in_other_words_and_keeps_private_things_out_of_
     let plays = || vec![calls(&[("c1", "recall", r#"{"query":"which db for staging"}"#)]), text("done")];
     for is_shared in [false, true] {
         let actor = Actor::playing(plays());
-        let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+        let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
         let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
         told(&ana, &["the db for which staging db is heron-session"]).await;
         ana.remember("Our staging database is heron-memory", MemoryKind::Fact).await.unwrap();
@@ -366,7 +366,7 @@ async fn what_a_shared_session_delegates_to_is_told_nothing_private() {
     for is_shared in [false, true] {
         let plays = vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
         let actor = Actor::playing(plays);
-        let engine = house().engine().clone().with_world(world(&actor, &Arc::new(Bench::default())));
+        let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
         let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
         ana.remember("Our staging database is heron", MemoryKind::Fact).await.unwrap();
         let tools = ["delegate", "put_artifact"].map(str::to_owned).to_vec();

@@ -11,7 +11,7 @@ use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStre
 use sapwood::core::project::context::Role;
 use sapwood::effects::skill::SkillFolders;
 use sapwood::effects::tool::host::{Host, Settings};
-use sapwood::{Agent, HookEvent, HookName, Sapwood, Seq, SessionId, TurnReport, World};
+use sapwood::{Agent, Backends, HookEvent, HookName, Sapwood, Seq, SessionId, TurnReport};
 
 const SESSIONS: usize = 50;
 const CALLS: u64 = 6;
@@ -165,9 +165,9 @@ async fn fifty_sessions_side_by_side_never_mix() {
     let engine = sapwood::open_engine(&url, Default::default()).unwrap();
     let (player, base) = (Arc::new(Player::default()), dir.path().join("scratch"));
     let tools = Arc::new(Host::new(Settings::new(&base)));
-    let world = World { model: player.clone(), tools, default_model: "player".to_owned() };
+    let world = Backends { model: player.clone(), tools, default_model: "player".to_owned() };
     let engine =
-        engine.with_world(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
+        engine.with_backends(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
     // A hook hears of all of them, and of each only what is its own.
     let mixed = Arc::new(Mutex::new(Vec::new()));
     let noted = mixed.clone();

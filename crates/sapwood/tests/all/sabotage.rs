@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use sapwood::core::port::store::{Append, Appended, Expect, Lease, Result, Store};
 use sapwood::core::tree::Head;
 use sapwood::core::{EntryId, Scope, StoreError};
-use sapwood::store::memory::MemoryStore;
+use sapwood::store::in_memory::MemoryStore;
 use sapwood::{Seq, SessionId};
 use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on, history};

@@ -20,10 +20,10 @@ use sapwood::core::port::store::{Log, Repair};
 use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
 use sapwood::core::project::context::Role;
 use sapwood::core::{Entry, Kind, Record, TimestampMs};
-use sapwood::engine::World;
+use sapwood::engine::Backends;
 use sapwood::engine::turn::{Keeper, OnWait, SendOptions, Sent, StartOptions};
+use sapwood::store::in_memory::MemoryStore;
 use sapwood::store::lease::{LeaseClock, Reading};
-use sapwood::store::memory::MemoryStore;
 use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
 
 use super::faulty::{Dice, Fate, Faulty, Health};
@@ -198,8 +198,8 @@ impl Sim {
         };
         let tools = SimTools { fate: fate.clone(), ran: self.ran.clone(), specs: vec![spec] };
         let model = Arc::new(SimModel { fate: fate.clone() });
-        let world = World { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
-        let engine = Engine::new(store, clock.clone()).with_world(world);
+        let world = Backends { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
+        let engine = Engine::new(store, clock.clone()).with_backends(world);
         let _keeper = engine.keep_turns().unwrap();
         Process { engine, fate, clock, _keeper }
     }

@@ -7,7 +7,7 @@ use sapwood::effects::skill::SkillFolders;
 use sapwood::engine::skill::Switch;
 use sapwood::{Agent, Sapwood, Seq, SessionId};
 
-use super::world::{Actor, Bench, Play, calls, text, world};
+use super::harness::{Actor, Bench, Play, calls, text, world};
 
 struct Scene {
     sapwood: Sapwood,
@@ -24,7 +24,7 @@ fn scene(plays: Vec<Play>) -> Scene {
         std::fs::write(folder.join("SKILL.md"), text).unwrap();
     }
     let (actor, bench) = (Actor::playing(plays), Arc::new(Bench::default()));
-    let engine = Sapwood::open("memory:").unwrap().engine().clone().with_world(world(&actor, &bench));
+    let engine = Sapwood::open("memory:").unwrap().engine().clone().with_backends(world(&actor, &bench));
     let engine = engine.with_skills(Arc::new(SkillFolders::new(vec![dir.path().to_owned()])));
     Scene { sapwood: Sapwood::with_engine(engine), actor, dir }
 }

@@ -12,7 +12,7 @@ use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, Start
 use sapwood::engine::{News, SessionEvent};
 use sapwood::{Engine, Part, Sapwood, Scope, Seq, SessionId};
 
-use super::world::{Actor, Bench, Play, calls, text, world};
+use super::harness::{Actor, Bench, Play, calls, text, world};
 
 struct Scene {
     engine: Engine,
@@ -34,7 +34,7 @@ async fn scene(agent: Agent, plays: Vec<Play>) -> Scene {
 async fn scene_of(agent: Agent, actor: Arc<Actor>) -> Scene {
     let sapwood = Sapwood::open("memory:").unwrap();
     let bench = Arc::new(Bench::default());
-    let engine = sapwood.engine().clone().with_world(world(&actor, &bench));
+    let engine = sapwood.engine().clone().with_backends(world(&actor, &bench));
     let scope = sapwood.scope().clone();
     let options = StartOptions { agent, ..StartOptions::default() };
     let (session, _) = engine.start(&scope, options).await.unwrap();

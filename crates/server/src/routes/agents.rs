@@ -5,7 +5,7 @@ use sapwood::core::agent::Agent;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::At;
 use crate::json::Json;
 use crate::problem::Result;

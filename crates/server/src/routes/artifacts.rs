@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::projections::Items;
-use crate::door::Caller;
-use crate::download::{Wanted, serve_blob};
+use crate::auth::Caller;
+use crate::download::{RequestedRange, serve_blob};
 use crate::extract::{At, Incoming, Params, Seen, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
@@ -130,7 +130,7 @@ async fn download_blob(
     state.engine.summary(&caller.scope, &session).await?;
     let unknown = |_| Problem::new("blob.not_found", "there is no such blob");
     let hash: BlobHash = blob.parse().map_err(unknown)?;
-    serve_blob(&state, &caller, Wanted { blob: hash, mime: "", name: &blob }, &headers).await
+    serve_blob(&state, &caller, RequestedRange { blob: hash, mime: "", name: &blob }, &headers).await
 }
 
 async fn list(
@@ -213,5 +213,5 @@ async fn download(
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&(usage, name.to_owned()));
     let content = artifact.ok_or_else(|| unknown(session, name))?.content;
-    serve_blob(state, caller, Wanted { blob: content.blob, mime: &content.mime, name }, headers).await
+    serve_blob(state, caller, RequestedRange { blob: content.blob, mime: &content.mime, name }, headers).await
 }

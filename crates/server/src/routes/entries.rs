@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{appended, rows};
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Params, RawJson, Seen, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -20,7 +20,7 @@ use sapwood::{Engine, Scope, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body};
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -220,22 +220,22 @@ impl Lines {
         while self.written.len() < SENT_BYTES_MIN {
             let Some(mut exporter) = self.exporter.take() else { break };
             match self.step(&mut exporter).await? {
-                Step::More => self.exporter = Some(exporter),
-                Step::Last => exporter.finish()?,
+                ExportStep::More => self.exporter = Some(exporter),
+                ExportStep::Last => exporter.finish()?,
             }
         }
         Ok(Some(self.written.take()).filter(|piece| !piece.is_empty()))
     }
 
     /// Writes a line, or gets the next ones.
-    async fn step(&mut self, exporter: &mut Exporter) -> Result<Step> {
+    async fn step(&mut self, exporter: &mut Exporter) -> Result<ExportStep> {
         let engine = &self.state.engine;
         if let Some(sending) = self.sending.take() {
             self.sending = sending.go_on(exporter).await?;
         } else if let Some(record) = self.records.front() {
             if let Some(blob) = exporter.missing_blob(record)? {
                 self.sending = Some(Sending::begin(engine, &self.caller.scope, blob).await?);
-                return Ok(Step::More);
+                return Ok(ExportStep::More);
             }
             exporter.line(engine, &self.caller.scope, record).await?;
             self.after = record.meta.seq;
@@ -250,14 +250,14 @@ impl Lines {
                 self.records = read.await?.into();
             }
             if self.records.is_empty() {
-                return Ok(Step::Last);
+                return Ok(ExportStep::Last);
             }
         }
-        Ok(Step::More)
+        Ok(ExportStep::More)
     }
 }
 
-enum Step {
+enum ExportStep {
     More,
     Last,
 }

@@ -16,7 +16,7 @@ use sapwood::{Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::Seen;
 use crate::problem::{Problem, Result};
 use crate::state::State;

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::rows;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

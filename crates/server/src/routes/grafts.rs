@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::projections::Items;
 use super::session_id;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -13,14 +13,14 @@ use sapwood::core::entry::{Body, ContextChanged};
 use sapwood::core::port::tool::FsScope;
 use sapwood::engine::import::{Intake, Mode, OwnIntake};
 use sapwood::formats::import::detect::detect;
-use sapwood::formats::import::harvest::{Harvest, Portion};
+use sapwood::formats::import::steps::{Portion, StepBatch};
 use sapwood::formats::import::{Format, LineSplitter, Problem as Fault, Reader, Trouble, reader};
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::upload::Upload;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::Params;
 use crate::json::Json;
 use crate::problem::{Problem, Result};
@@ -147,7 +147,7 @@ struct Foreign<'a> {
     format: Format,
     /// Somewhere else while something large is read.
     reader: Option<Box<dyn Reader + Send>>,
-    harvest: Harvest,
+    harvest: StepBatch,
     intake: Intake,
     /// A long line, and what came behind it.
     waiting: Vec<(Vec<u8>, u64)>,
@@ -157,7 +157,7 @@ impl<'a> Foreign<'a> {
     fn begin(taking: &'a Taking<'a>, format: Format, name: &str) -> Result<Self> {
         let Some(reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
         let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
-        let (reader, harvest, waiting) = (Some(reader), Harvest::default(), Vec::new());
+        let (reader, harvest, waiting) = (Some(reader), StepBatch::default(), Vec::new());
         Ok(Self { taking, format, reader, harvest, intake, waiting })
     }
 
@@ -226,7 +226,7 @@ impl<'a> Foreign<'a> {
     /// Reads something large on a thread of its own, a few at a time, and takes it in portions meanwhile.
     async fn read_apart(
         &mut self,
-        read: impl FnOnce(&mut dyn Reader, &mut Harvest) + Send + 'static,
+        read: impl FnOnce(&mut dyn Reader, &mut StepBatch) + Send + 'static,
     ) -> Result<()> {
         let place = self.taking.state.documents.clone().acquire_owned().await;
         let Some(mut reader) = self.reader.take() else { return Ok(()) };

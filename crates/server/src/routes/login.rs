@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::{Caller, credential};
+use crate::auth::{Caller, credential};
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;

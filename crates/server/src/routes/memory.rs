@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::sessions::Page;
 use super::{rows, session_id};
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Params};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

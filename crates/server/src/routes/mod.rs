@@ -5,19 +5,19 @@ mod agents;
 mod artifacts;
 mod console;
 mod entries;
-mod exact;
 mod export;
 mod feed;
 mod flows;
-mod found;
 mod grafts;
 mod import;
 mod login;
 mod members;
 mod memory;
 pub(crate) mod openai;
+mod openapi_fixups;
 mod projections;
 mod search;
+mod session_search;
 mod sessions;
 mod skills;
 mod streams;
@@ -87,7 +87,7 @@ pub fn router(state: &State) -> Router {
 /// The OpenAPI document, as it is served.
 pub fn document() -> Value {
     let mut document = serde_json::to_value(described()).unwrap_or_default();
-    exact::make_exact(&mut document);
+    openapi_fixups::make_exact(&mut document);
     document
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::sessions::Page;
 use super::{rows, session_id};
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::Params;
 use crate::json::Json;
 use crate::problem::Result;

@@ -19,8 +19,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::members::member;
-use super::{found, rows};
-use crate::door::Caller;
+use super::{rows, session_search};
+use crate::auth::Caller;
 use crate::extract::{At, Body, Maybe, Params, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
@@ -55,7 +55,7 @@ async fn list_sessions(
     let words = query.q.clone();
     let filter = filter_of(query)?;
     if let Some(words) = words {
-        let page = found::find_sessions(&state, &caller, words, filter).await?;
+        let page = session_search::find_sessions(&state, &caller, words, filter).await?;
         state.note_shown(&caller, &page.items).await?;
         return Ok(Json(page));
     }

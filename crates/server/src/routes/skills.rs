@@ -6,7 +6,7 @@ use sapwood::core::Right;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::Result;

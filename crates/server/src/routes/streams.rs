@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::admission::Permit;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{Params, Seen, header_text};
 use crate::problem::{Problem, Result};
 use crate::sse::{Extent, Flow, stream};

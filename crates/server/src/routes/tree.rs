@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::appended;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Maybe};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -13,7 +13,7 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::door::{Caller, refused};
+use crate::auth::{Caller, refused};
 use crate::extract::{At, header_text, read_body};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

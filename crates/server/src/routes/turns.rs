@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::projections::Items;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Seen};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use crate::wire::{PATIENCE, exchange, request};
 use sapwood_server::Settings;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use crate::wire::Answer;
 
 /// What somebody did to a session, as `action detail`.

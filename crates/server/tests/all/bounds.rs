@@ -4,7 +4,7 @@
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use crate::house::{Ask, DOCUMENT, House};
+use crate::harness::{Ask, DOCUMENT, House};
 use crate::rights::{Route, prepare, routes};
 use crate::wire::Answer;
 

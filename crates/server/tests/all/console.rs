@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 
 fn ask<'a>(method: &'a str, path: &'a str, headers: &'a [(&'a str, &'a str)], body: &'a [u8]) -> Ask<'a> {
     Ask { method, path, key: None, headers, body }

@@ -1,6 +1,6 @@
 //! The OpenAPI document as it was agreed on: a change shows in this file's neighbour, `openapi.json`.
 
-use crate::house::DOCUMENT;
+use crate::harness::DOCUMENT;
 
 /// `UPDATE=1 cargo test -p sapwood-server document` writes it anew.
 #[test]

@@ -3,7 +3,7 @@
 #[path = "../../../../examples/rust/client.rs"]
 mod client;
 
-use crate::house::House;
+use crate::harness::House;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_in_rust_talks() {

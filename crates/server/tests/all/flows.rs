@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::harness::House;
 use crate::rights::{stage, wait_for_approval};
 
 async fn wait_for(house: &House, run: &str, status: &str) -> Value {

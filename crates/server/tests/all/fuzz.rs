@@ -9,7 +9,7 @@ use std::time::Duration;
 use sapwood_core::fixture::spoil;
 use sapwood_server::Settings;
 
-use crate::house::House;
+use crate::harness::House;
 
 /// How often each seed is changed, unless `FUZZ_CHANGES` says otherwise.
 const CHANGES: u64 = 200;

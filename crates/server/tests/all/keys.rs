@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{self, ServerConfig};
 
-use crate::door::{Issuer, claims, ed25519, es256};
+use crate::auth::{Issuer, claims, ed25519, es256};
 
 const HOST: &str = "id.test";
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

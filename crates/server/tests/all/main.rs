@@ -3,15 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod actor;
 mod audit;
+mod auth;
 mod bounds;
 mod console;
 mod document;
-mod door;
 mod example;
 mod flows;
 mod fuzz;
-mod house;
+mod harness;
 mod imports;
 mod keys;
 mod memory;
@@ -23,4 +24,3 @@ mod shares;
 mod streams;
 mod turns;
 mod wire;
-mod world;

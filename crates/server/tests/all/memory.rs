@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 
 async fn send(house: &House, method: &str, key: &str, path: &str, body: &str) -> crate::wire::Answer {
     let headers: &[(&str, &str)] =

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::house::{Ask, DOCUMENT, House};
+use crate::harness::{Ask, DOCUMENT, House};
 use crate::wire::Answer;
 
 /// Stands for what is named.

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::json;
 
-use crate::house::House;
+use crate::harness::House;
 
 const SESSIONS: usize = 50;
 

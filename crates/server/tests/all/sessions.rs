@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use sapwood_server::Settings;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use crate::wire::{Answer, PATIENCE, open};
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];

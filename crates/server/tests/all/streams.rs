@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use crate::wire::{next_event, open};
 
 fn follow<'a>(path: &'a str, headers: &'a [(&'a str, &'a str)]) -> Ask<'a> {

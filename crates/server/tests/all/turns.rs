@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::house::{Ask, House};
+use crate::harness::{Ask, House};
 use crate::rights::wait_for_approval;
 use crate::wire::{next_event, open};
 

@@ -10,11 +10,11 @@ use sapwood_core::Principal;
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::{AuditLine, Result};
 
-use super::book::Deferred;
 use super::disk::{self, At, LockKind, sync};
 use super::layout::Layout;
+use super::session_log::Deferred;
 use crate::Durability;
-use crate::rules::damaged;
+use crate::validate::damaged;
 
 /// How much of the file's end is read for its last lines.
 const END_BYTES: u64 = 16 << 10;

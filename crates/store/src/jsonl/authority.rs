@@ -12,13 +12,13 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{Authority, Right, Scope, Seq, SessionId, Source, StoreError};
 
 use super::audit::read_chain;
-use super::book::Book;
 use super::disk::{self, LockKind};
 use super::layout::{AUTHORITY_ENDING, Layout};
+use super::session_log::SessionLog;
 use super::tenant::TenantDir;
 use crate::Durability;
-use crate::logbook::Planned;
-use crate::rules::{self, damaged};
+use crate::mem_log::Planned;
+use crate::validate::{self, damaged};
 
 /// The record that belongs to the log at this path.
 pub fn path_beside(log: &Path) -> PathBuf {
@@ -28,15 +28,15 @@ pub fn path_beside(log: &Path) -> PathBuf {
 pub fn read(path: &Path) -> Result<Option<Authority>> {
     let Some(bytes) = disk::read_if_there(path)? else { return Ok(None) };
     let parsed = std::str::from_utf8(&bytes).map_err(|error| damaged(path.display(), error))?;
-    rules::parse_authority(parsed).map(Some).map_err(|error| damaged(path.display(), error))
+    validate::parse_authority(parsed).map(Some).map_err(|error| damaged(path.display(), error))
 }
 
 pub fn write(path: &Path, authority: &Authority, durability: Durability) -> Result<()> {
-    disk::replace(path, rules::print_json(authority).as_bytes(), durability)
+    disk::replace(path, validate::print_json(authority).as_bytes(), durability)
 }
 
 /// The record as it will be when a batch is written behind the log.
-pub fn with_planned(book: &Book, planned: Option<&Planned>) -> Authority {
+pub fn with_planned(book: &SessionLog, planned: Option<&Planned>) -> Authority {
     let mut authority = book.log.summary.authority.clone().unwrap_or_default();
     if let Some(planned) = planned.filter(|planned| planned.is_import()) {
         let seqs = planned.batch.iter().map(|placed| placed.entry.meta.seq);
@@ -48,11 +48,11 @@ pub fn with_planned(book: &Book, planned: Option<&Planned>) -> Authority {
 
 impl TenantDir {
     /// Bring the record of a log up to date with a batch that is about to be written. The caller holds the log's lock.
-    pub fn prepare_authority(&self, book: &mut Book, planned: &Planned) -> Result<()> {
+    pub fn prepare_authority(&self, book: &mut SessionLog, planned: &Planned) -> Result<()> {
         let Some(path) = book.disk.as_ref().map(|disk| path_beside(&disk.file.path)) else { return Ok(()) };
         let Some(mut authority) = read(&path)? else {
             if planned.is_import() {
-                rules::settle_summary(&mut book.log.summary, trace(&self.layout, &book.header.id)?);
+                validate::settle_summary(&mut book.log.summary, trace(&self.layout, &book.header.id)?);
                 return write(&path, &with_planned(book, Some(planned)), self.options.durability);
             }
             return Ok(());
@@ -72,7 +72,7 @@ impl TenantDir {
             Err(StoreError::ReadOnly { .. }) => {
                 let source = trace(&self.layout, session)?;
                 let mut summary = self.open_for(scope, session, Right::Read)?.log.summary.clone();
-                rules::settle_summary(&mut summary, source);
+                validate::settle_summary(&mut summary, source);
                 Ok(summary.authority.unwrap_or_default())
             }
             written => written,
@@ -105,7 +105,7 @@ impl TenantDir {
         let before = read(&path)?;
         match &before {
             Some(authority) => book.log.summary.authority = Some(authority.clone()),
-            None => rules::settle_summary(&mut book.log.summary, trace(&layout, session)?),
+            None => validate::settle_summary(&mut book.log.summary, trace(&layout, session)?),
         }
         let authority = book.log.summary.authority.get_or_insert_default();
         change(authority);

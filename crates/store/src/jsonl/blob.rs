@@ -12,11 +12,11 @@ use sapwood_core::port::store::{BlobSink, PIECE_BYTES_MAX, Result};
 use sapwood_core::{BlobHash, Principal, Scope, StoreError};
 
 use super::JsonlStore;
-use super::disk::{self, At, fault, sync, sync_dir};
+use super::disk::{self, At, io_error, sync, sync_dir};
 use super::layout::Layout;
-use crate::pieces::{Cutter, End, UPLOAD_IDLE_S_MAX};
-use crate::rules::damaged;
-use crate::{Durability, private};
+use crate::blob_chunks::{Cutter, End, UPLOAD_IDLE_S_MAX};
+use crate::validate::damaged;
+use crate::{Durability, permissions};
 
 /// Files that are remembered as whole; over this they are read anew.
 const SOUND_MAX: usize = 1_024;
@@ -26,7 +26,7 @@ const CHECK_BYTES: usize = 64 << 10;
 const SWEPT_FILES_MAX: usize = 1_000;
 
 /// A blob that is being put.
-pub struct Sink<'s> {
+pub struct BlobUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,
     cutter: Cutter,
@@ -49,10 +49,10 @@ impl Drop for Upload {
 impl Upload {
     fn begin(layout: &Layout) -> Result<Self> {
         let dir = layout.uploads();
-        private::create_dir(&dir).at(&dir)?;
+        permissions::create_dir(&dir).at(&dir)?;
         sweep(layout);
         let path = dir.join(uuid::Uuid::new_v4().simple().to_string());
-        let file = private::file_options().write(true).create_new(true).open(&path).at(&path)?;
+        let file = permissions::file_options().write(true).create_new(true).open(&path).at(&path)?;
         Ok(Self { file, path })
     }
 
@@ -61,14 +61,14 @@ impl Upload {
     }
 }
 
-impl<'s> Sink<'s> {
+impl<'s> BlobUpload<'s> {
     pub fn new(store: &'s JsonlStore, scope: Scope) -> Self {
         Self { store, scope, cutter: Cutter::new(), upload: None }
     }
 }
 
 #[async_trait]
-impl BlobSink for Sink<'_> {
+impl BlobSink for BlobUpload<'_> {
     async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let Some(piece) = self.cutter.take(&mut bytes)? else { continue };
@@ -116,7 +116,7 @@ impl BlobSink for Sink<'_> {
 
 fn note_put(layout: &Layout, by: &Principal, blob: &BlobHash, durability: Durability) -> Result<()> {
     let dir = layout.blobs();
-    private::create_dir(&dir).at(&dir)?;
+    permissions::create_dir(&dir).at(&dir)?;
     if was_put_by(layout, blob, by)? {
         return Ok(());
     }
@@ -165,7 +165,7 @@ impl Sound {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(StoreError::NoBlob { blob: *blob });
             }
-            Err(source) => return Err(fault(&path, source)),
+            Err(source) => return Err(io_error(&path, source)),
         };
         let metadata = file.metadata().at(&path)?;
         let seen = (metadata.len(), metadata.modified().ok());

@@ -54,7 +54,7 @@ impl TenantDir {
     fn check_cache(
         &mut self,
         stem: &str,
-        book: &super::book::Book,
+        book: &super::session_log::SessionLog,
         repair: Repair,
         findings: &mut Vec<Finding>,
     ) -> bool {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-pub use crate::place::fault;
-use crate::{Durability, private};
+pub use crate::path_health::io_error;
+use crate::{Durability, permissions};
 
 /// How long to wait for somebody else's lock, and how often to look.
 const LOCK_WAIT_MS: u64 = 30_000;
@@ -21,7 +21,7 @@ pub trait At<T> {
 
 impl<T> At<T> for std::io::Result<T> {
     fn at(self, path: &Path) -> Result<T> {
-        self.map_err(|source| fault(path, source))
+        self.map_err(|source| io_error(path, source))
     }
 }
 
@@ -67,7 +67,7 @@ pub fn try_lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Optio
     match locked {
         Ok(()) => Ok(Some(Locked { file })),
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(source)) => Err(fault(path, source)),
+        Err(TryLockError::Error(source)) => Err(io_error(path, source)),
     }
 }
 
@@ -87,7 +87,7 @@ pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> 
 }
 
 fn write_whole(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
-    let mut file = private::file_options().write(true).create_new(true).open(path).at(path)?;
+    let mut file = permissions::file_options().write(true).create_new(true).open(path).at(path)?;
     file.write_all(bytes).at(path)?;
     sync(&file, path, durability)
 }
@@ -122,11 +122,11 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(fault(path, source)),
+        Err(source) => Err(io_error(path, source)),
     }
 }
 
 /// Opens a file for appending, and makes it if it is not there.
 pub fn open_to_append(path: &Path) -> Result<File> {
-    private::file_options().read(true).append(true).create(true).open(path).at(path)
+    permissions::file_options().read(true).append(true).create(true).open(path).at(path)
 }

@@ -11,19 +11,19 @@ use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq, SessionId, TimestampMs}
 
 use super::audit;
 use super::blob;
-use super::book::{Opened, erased_file};
-use super::disk::{self, At, LockKind, fault, replace, sync_dir};
+use super::disk::{self, At, LockKind, io_error, replace, sync_dir};
 use super::file::{Handle, LogFile};
 use super::header::Header;
+use super::session_log::{Opened, erased_file};
 use super::tenant::TenantDir;
-use crate::logbook::{Shelf, Stored, Walk, row_at};
-use crate::rules::damaged;
+use crate::mem_log::{RowStore, Stored, Walk, row_at};
+use crate::validate::damaged;
 
 /// A file that goes, but for what forks need of it.
 struct Doomed {
     stem: String,
     header: Header,
-    shelf: Arc<Shelf<Handle>>,
+    shelf: Arc<RowStore<Handle>>,
 }
 
 impl TenantDir {
@@ -93,7 +93,7 @@ impl TenantDir {
         &self,
         stem: &str,
         header: &Header,
-        shelf: &Arc<Shelf<Handle>>,
+        shelf: &Arc<RowStore<Handle>>,
     ) -> Result<BTreeSet<Seq>> {
         let first = if header.base.is_some() { header.inherited } else { 0 };
         let mut needed = BTreeSet::new();
@@ -113,7 +113,7 @@ impl TenantDir {
         let entries = match fs::read_dir(&self.layout.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(points),
-            Err(source) => return Err(fault(&self.layout.dir, source)),
+            Err(source) => return Err(io_error(&self.layout.dir, source)),
         };
         for entry in entries {
             let path = entry.at(&self.layout.dir)?.path();
@@ -152,7 +152,10 @@ impl TenantDir {
 }
 
 /// The entries that stay, each with the id of the one it hangs from.
-fn read_kept(shelf: &Arc<Shelf<Handle>>, needed: &BTreeSet<Seq>) -> Result<Vec<(Record, Option<EntryId>)>> {
+fn read_kept(
+    shelf: &Arc<RowStore<Handle>>,
+    needed: &BTreeSet<Seq>,
+) -> Result<Vec<(Record, Option<EntryId>)>> {
     let mut kept = Vec::with_capacity(needed.len());
     for seq in needed {
         let row =

@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sapwood_core::entry::line::{read_line, type_head};
+use sapwood_core::entry::jsonl::{read_line, type_head};
 use sapwood_core::port::store::Result;
 use sapwood_core::{Kind, StoreError};
 
-use super::disk::{At, fault, sync};
+use super::disk::{At, io_error, sync};
 use crate::Durability;
-use crate::logbook::Stored;
-use crate::rules::damaged;
+use crate::mem_log::Stored;
+use crate::validate::damaged;
 
 #[derive(Debug)]
 pub struct LogFile {
@@ -40,7 +40,7 @@ impl LogFile {
         match opened {
             Ok(file) => Ok(Some(Self { path, stem: stem.to_owned(), writable, file: Mutex::new(file) })),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(fault(&path, source)),
+            Err(source) => Err(io_error(&path, source)),
         }
     }
 
@@ -65,7 +65,7 @@ impl LogFile {
                 Ok(is_same_file(&named, &opened).then_some(named.len()))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(fault(&self.path, source)),
+            Err(source) => Err(io_error(&self.path, source)),
         }
     }
 
@@ -78,7 +78,7 @@ impl LogFile {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 Err(damaged(self.place(), format!("it has lost bytes it had at offset {offset}")))
             }
-            Err(source) => Err(fault(&self.path, source)),
+            Err(source) => Err(io_error(&self.path, source)),
         }
     }
 

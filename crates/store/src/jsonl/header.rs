@@ -7,7 +7,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{EntryId, Principal, Seq, SessionId, Source, StoreError, TimestampMs};
 use serde::{Deserialize, Serialize};
 
-use crate::rules::damaged;
+use crate::validate::damaged;
 
 const TYPE: &str = "session_header";
 

@@ -10,8 +10,8 @@ use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 use super::JsonlStore;
 use super::disk::{self, At, LockKind, sync};
 use super::layout::Layout;
-use crate::private;
-use crate::rules::{damaged, key_note, no_key, shows_key, tenant_note};
+use crate::permissions;
+use crate::validate::{damaged, key_note, no_key, shows_key, tenant_note};
 
 impl JsonlStore {
     fn keys_path(&self) -> std::path::PathBuf {
@@ -40,7 +40,7 @@ impl JsonlStore {
     /// Looks, and writes what came of it, while nobody else does.
     fn change_key(&self, change: impl FnOnce(Vec<ApiKey>) -> Result<ApiKey>) -> Result<ApiKey> {
         let path = self.keys_path();
-        private::create_dir(&self.root).at(&self.root)?;
+        permissions::create_dir(&self.root).at(&self.root)?;
         let mut file = disk::open_to_append(&path)?;
         let lock = file.try_clone().at(&path)?;
         let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
@@ -95,7 +95,7 @@ impl Keys for JsonlStore {
 
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
         let dir = Layout::of(&self.root, &scope.tenant).dir;
-        private::create_dir(&dir).at(&dir)?;
+        permissions::create_dir(&dir).at(&dir)?;
         self.note(scope, tenant_note(), now).await
     }
 

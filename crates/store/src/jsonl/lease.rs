@@ -8,7 +8,7 @@ use super::disk;
 use super::layout::Layout;
 use crate::Durability;
 use crate::lease::{StoredLease, Term};
-use crate::rules::damaged;
+use crate::validate::damaged;
 
 #[derive(Serialize, Deserialize)]
 struct LeaseFile {

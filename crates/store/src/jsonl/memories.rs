@@ -14,7 +14,7 @@ use super::layout::Layout;
 use super::tenant::TenantDir;
 use crate::Durability;
 use crate::memories::MemoryShelf;
-use crate::rules::damaged;
+use crate::validate::damaged;
 
 #[async_trait]
 impl Memories for JsonlStore {

@@ -1,5 +1,5 @@
 //! Sessions as files that `grep`, `tail` and a text editor understand: a directory, a file per session, a line per entry.
-//! [`layout`] says what is where; `sapwood_core::entry::line` what a line looks like.
+//! [`layout`] says what is where; `sapwood_core::entry::jsonl` what a line looks like.
 //!
 //! For tools and single users, not for servers: methods do blocking file I/O on the caller's thread, one store does one
 //! thing at a time, and search reads the logs. Several processes may use one directory:
@@ -14,11 +14,10 @@
 mod audit;
 mod authority;
 mod blob;
-mod book;
 mod check;
+mod cwd_sessions;
 mod disk;
 mod erase;
-mod factory;
 mod file;
 mod header;
 mod index;
@@ -26,6 +25,7 @@ mod keys;
 pub mod layout;
 mod lease;
 mod memories;
+mod session_log;
 mod tenant;
 mod write;
 
@@ -44,14 +44,14 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
-use crate::admit::admit;
+use crate::authorize::authorize;
 use crate::lease::{BootClock, LeaseClock, StoredLease, next_lease};
-use crate::logbook::{Logbook, Searching, check_only, row_at};
-use crate::place::Place;
-use crate::{Durability, rules};
-use book::Book;
+use crate::mem_log::{InMemoryLog, Searching, check_only, row_at};
+use crate::path_health::PathHealth;
+use crate::{Durability, validate};
 use file::Handle;
 use layout::{Layout, id_of_stem};
+use session_log::SessionLog;
 use tenant::TenantDir;
 
 /// When a session is worth a file.
@@ -74,7 +74,7 @@ pub struct JsonlOptions {
 
 pub struct JsonlStore {
     root: PathBuf,
-    place: Place,
+    place: PathHealth,
     options: JsonlOptions,
     lease_clock: Arc<dyn LeaseClock>,
     /// One thing at a time; never held across an await.
@@ -90,7 +90,7 @@ impl JsonlStore {
             return Err(StoreError::Invalid { what: "the store's place", why });
         }
         let lease_clock = Arc::new(BootClock::default());
-        Ok(Self { place: Place::new(&root), root, options, lease_clock, tenants: Mutex::default() })
+        Ok(Self { place: PathHealth::new(&root), root, options, lease_clock, tenants: Mutex::default() })
     }
 
     /// Lets leases go by another clock, which a test can move.
@@ -125,7 +125,7 @@ impl JsonlStore {
         &self,
         scope: &Scope,
         session: &SessionId,
-        look: impl FnOnce(&Logbook<Handle>) -> Result<T>,
+        look: impl FnOnce(&InMemoryLog<Handle>) -> Result<T>,
     ) -> Result<T> {
         self.with(scope, |tenant| look(&tenant.open_for(scope, session, Right::Read)?.log))
     }
@@ -147,13 +147,13 @@ impl Sessions for JsonlStore {
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         let summaries = self.with(scope, TenantDir::summaries)?;
-        rules::page_of_sessions(scope, filter, summaries.into_iter())
+        validate::page_of_sessions(scope, filter, summaries.into_iter())
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
         self.with(scope, |tenant| {
             tenant.open_for(scope, session, Right::Read)?;
-            Ok(rules::children_of(scope, session, tenant.summaries()?.iter()))
+            Ok(validate::children_of(scope, session, tenant.summaries()?.iter()))
         })
     }
 
@@ -267,14 +267,15 @@ impl Search for JsonlStore {
             }
             None => {
                 let mut visible = BTreeSet::new();
-                tenant.for_each(|book: &mut Book| {
-                    if admit(scope, &book.log.summary, Right::Read).is_ok() {
+                tenant.for_each(|book: &mut SessionLog| {
+                    if authorize(scope, &book.log.summary, Right::Read).is_ok() {
                         visible.insert(book.log.summary.id.clone());
                     }
                     Ok(())
                 })?;
-                let visit =
-                    |book: &mut Book| searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &visible));
+                let visit = |book: &mut SessionLog| {
+                    searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &visible))
+                };
                 tenant.for_each(visit).map(|_| ())
             }
         })?;
@@ -283,7 +284,7 @@ impl Search for JsonlStore {
 }
 
 /// Whether the session that a shared entry was written to is erased, or one that the caller does not see.
-fn is_orphan(log: &Logbook<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
+fn is_orphan(log: &InMemoryLog<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
     let Some(row) = row_at(log.shelf(), seq) else { return false };
     if log.shelf().base().is_none() {
         return log.summary.parent.as_ref().is_some_and(|parent| !visible.contains(&parent.session));
@@ -297,7 +298,7 @@ fn is_orphan(log: &Logbook<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> 
 #[async_trait]
 impl Blobs for JsonlStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(blob::Sink::new(self, scope.clone())))
+        Ok(Box::new(blob::BlobUpload::new(self, scope.clone())))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
@@ -339,7 +340,7 @@ impl Audit for JsonlStore {
                     && session.is_none_or(|session| line.session.as_ref() == Some(session))
                     && may_see(tenant, scope, line)
             });
-            lines.truncate(rules::page_limit(limit));
+            lines.truncate(validate::page_limit(limit));
             Ok(lines)
         })
     }
@@ -354,18 +355,18 @@ impl Audit for JsonlStore {
         self.with(scope, |tenant| {
             let mut lines = audit::read_since(&tenant.layout, since)?;
             lines.retain(|line| line.session.as_ref() == Some(session) && may_see(tenant, scope, line));
-            lines.truncate(rules::page_limit(limit));
+            lines.truncate(validate::page_limit(limit));
             Ok(lines)
         })
     }
 }
 
 fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
-    if rules::may_see_line(scope, line, None) {
+    if validate::may_see_line(scope, line, None) {
         return true;
     }
     let about = line.session.as_ref().and_then(|session| tenant.open(session).ok());
-    rules::may_see_line(scope, line, about.map(|book| &book.log.summary))
+    validate::may_see_line(scope, line, about.map(|book| &book.log.summary))
 }
 
 #[async_trait]

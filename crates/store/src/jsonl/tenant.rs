@@ -12,17 +12,17 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError};
 
 use super::JsonlOptions;
 use super::blob;
-use super::book::{Book, Opened};
-use super::disk::{self, At, LockKind, fault};
+use super::disk::{self, At, LockKind, io_error};
 use super::file::{Handle, LogFile};
 use super::header::Header;
 use super::index::Index;
 use super::layout::{Layout, id_of_stem};
-use crate::admit::admit;
+use super::session_log::{Opened, SessionLog};
+use crate::authorize::authorize;
 use crate::lease::LeaseClock;
-use crate::logbook::Shelf;
-use crate::private;
-use crate::rules::damaged;
+use crate::mem_log::RowStore;
+use crate::permissions;
+use crate::validate::damaged;
 
 /// Sessions kept in memory: those on disk are read again, those that are not yet worth writing are lost.
 const BOOKS_MAX: usize = 256;
@@ -36,11 +36,11 @@ pub struct TenantDir {
     pub layout: Layout,
     pub options: JsonlOptions,
     pub lease_clock: Arc<dyn LeaseClock>,
-    pub books: HashMap<SessionId, Book>,
+    pub books: HashMap<SessionId, SessionLog>,
     pub index: Index,
     pub sound: blob::Sound,
     pub warnings: Vec<Finding>,
-    erased: HashMap<String, Weak<Shelf<Handle>>>,
+    erased: HashMap<String, Weak<RowStore<Handle>>>,
     stems: HashMap<SessionId, String>,
     lock_file: Option<Arc<File>>,
     uses: u64,
@@ -69,7 +69,7 @@ impl TenantDir {
         if let Some(file) = &self.lock_file {
             return Ok(Arc::clone(file));
         }
-        private::create_dir(&self.layout.dir).at(&self.layout.dir)?;
+        permissions::create_dir(&self.layout.dir).at(&self.layout.dir)?;
         let file = Arc::new(disk::open_to_append(&self.layout.lock())?);
         self.lock_file = Some(Arc::clone(&file));
         Ok(file)
@@ -87,7 +87,7 @@ impl TenantDir {
         let entries = match fs::read_dir(&self.layout.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(fault(&self.layout.dir, source)),
+            Err(source) => return Err(io_error(&self.layout.dir, source)),
         };
         let mut found = Vec::new();
         self.stems.clear();
@@ -120,7 +120,7 @@ impl TenantDir {
     }
 
     /// The session as it is now, with what other processes appended.
-    pub fn open(&mut self, session: &SessionId) -> Result<&mut Book> {
+    pub fn open(&mut self, session: &SessionId) -> Result<&mut SessionLog> {
         self.uses += 1;
         let is_current = match self.books.get_mut(session) {
             Some(book) => refresh(book)?,
@@ -142,14 +142,14 @@ impl TenantDir {
     }
 
     /// A session that this caller has this right to.
-    pub fn open_for(&mut self, scope: &Scope, session: &SessionId, right: Right) -> Result<&mut Book> {
+    pub fn open_for(&mut self, scope: &Scope, session: &SessionId, right: Right) -> Result<&mut SessionLog> {
         let book = self.open(session)?;
-        admit(scope, &book.log.summary, right)?;
+        authorize(scope, &book.log.summary, right)?;
         Ok(book)
     }
 
     /// Keeps a session that is not on disk.
-    pub fn insert_pending(&mut self, mut book: Book) {
+    pub fn insert_pending(&mut self, mut book: SessionLog) {
         self.uses += 1;
         book.used = self.uses;
         self.make_room();
@@ -172,7 +172,7 @@ impl TenantDir {
     }
 
     /// Reads a session's file; `None` if it is not there.
-    pub fn load(&mut self, stem: &str, depth: usize) -> Result<Option<Book>> {
+    pub fn load(&mut self, stem: &str, depth: usize) -> Result<Option<SessionLog>> {
         let Some(file) = LogFile::open(self.layout.log(stem), stem)? else { return Ok(None) };
         let opened = Opened::read(file)?;
         if id_of_stem(stem).as_ref() != Some(&opened.header.id) || opened.header.erased {
@@ -187,7 +187,7 @@ impl TenantDir {
     }
 
     /// The shelf that a fork begins on.
-    fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<Shelf<Handle>>>> {
+    fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
         let Some(base) = &header.base else { return Ok(None) };
         if depth > FORKS_DEEP_MAX {
             let what = format!("it is a fork of a fork more than {FORKS_DEEP_MAX} times over, or of itself");
@@ -197,9 +197,9 @@ impl TenantDir {
     }
 
     /// The rows of a file, live or erased, at least up to `seq`.
-    pub fn shelf_of(&mut self, stem: &str, seq: Seq, depth: usize) -> Result<Option<Arc<Shelf<Handle>>>> {
+    pub fn shelf_of(&mut self, stem: &str, seq: Seq, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
         let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "no session has a file of this name"))?;
-        let is_that = |book: &Book| book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
+        let is_that = |book: &SessionLog| book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
         if let Some(book) = self.books.get_mut(&id).filter(|book| is_that(book))
             && (book.log.summary.head.seq >= seq || refresh(book)?)
         {
@@ -222,7 +222,7 @@ impl TenantDir {
     }
 
     /// Cuts off what a crash left of a batch, unless somebody is writing it just now.
-    fn cut_if_free(&mut self, book: &mut Book) -> Result<()> {
+    fn cut_if_free(&mut self, book: &mut SessionLog) -> Result<()> {
         let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let handle = file.handle()?;
         let Some(_locked) = disk::try_lock(&handle, LockKind::Exclusive, &file.path)? else { return Ok(()) };
@@ -230,7 +230,7 @@ impl TenantDir {
     }
 
     /// Reads on to the end and cuts off what is no whole batch. The caller holds the log's lock.
-    pub fn cut_torn(&mut self, book: &mut Book) -> Result<()> {
+    pub fn cut_torn(&mut self, book: &mut SessionLog) -> Result<()> {
         let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let length = file.file().metadata().at(&file.path)?.len();
         if book.catch_up(length)? == 0 {
@@ -282,8 +282,9 @@ impl TenantDir {
 
     fn summary_of(&mut self, stem: &str, len: u64) -> Result<Option<Summary>> {
         let Some(id) = id_of_stem(stem) else { return Ok(None) };
-        let is_read =
-            |book: &&Book| book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem && disk.len == len);
+        let is_read = |book: &&SessionLog| {
+            book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem && disk.len == len)
+        };
         if let Some(book) = self.books.get(&id).filter(is_read) {
             self.index.put(stem, len, &book.log.summary);
             return Ok(Some(book.log.summary.clone()));
@@ -312,7 +313,7 @@ impl TenantDir {
     }
 
     /// Reads every session, one after another. Returns whether all of them could be read.
-    pub fn for_each(&mut self, mut look: impl FnMut(&mut Book) -> Result<()>) -> Result<bool> {
+    pub fn for_each(&mut self, mut look: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
         let mut all_read = true;
         for id in self.ids()? {
             match self.open(&id) {
@@ -338,7 +339,7 @@ impl TenantDir {
         }
         let mut shows = false;
         self.for_each(|book| {
-            shows |= admit(scope, &book.log.summary, Right::Read).is_ok() && book.log.refers_to(hash);
+            shows |= authorize(scope, &book.log.summary, Right::Read).is_ok() && book.log.refers_to(hash);
             Ok(())
         })?;
         Ok(shows)
@@ -368,7 +369,7 @@ impl TenantDir {
 }
 
 /// Reads on where the log was left. False if the file is no longer the one that was read.
-fn refresh(book: &mut Book) -> Result<bool> {
+fn refresh(book: &mut SessionLog) -> Result<bool> {
     let Some(disk) = &book.disk else { return Ok(true) };
     match disk.file.length_if_current()? {
         Some(length) if length >= disk.len => {

@@ -14,16 +14,16 @@ use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreErr
 use super::PersistFrom;
 use super::audit;
 use super::authority;
-use super::book::{Book, Deferred};
 use super::disk::{self, LockKind, replace};
 use super::file::Handle;
 use super::header::BaseRef;
 use super::lease;
+use super::session_log::{Deferred, SessionLog};
 use super::tenant::{FORKS_DEEP_MAX, TenantDir};
-use crate::admit::admit;
+use crate::authorize::authorize;
 use crate::lease::StoredLease;
-use crate::logbook::{Logbook, Plan, Planned, Shelf, place_kept, row_of};
-use crate::rules::damaged;
+use crate::mem_log::{InMemoryLog, Plan, Planned, RowStore, place_kept, row_of};
+use crate::validate::damaged;
 
 impl TenantDir {
     pub fn create(&mut self, scope: &Scope, new: NewSession) -> Result<Created> {
@@ -31,7 +31,7 @@ impl TenantDir {
             return Ok(existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
-        let mut book = Book::pending(Logbook::new(summary, Arc::new(Shelf::whole(0))));
+        let mut book = SessionLog::pending(InMemoryLog::new(summary, Arc::new(RowStore::whole(0))));
         let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
         book.deferred.push(audit::line(scope.principal.clone(), note, new.now));
         let id = book.log.summary.id.clone();
@@ -57,7 +57,7 @@ impl TenantDir {
         match self.open(session) {
             Ok(book) => {
                 let exists = |_| StoreError::Exists { session: session.clone() };
-                admit(scope, &book.log.summary, Right::Read).map_err(exists)?;
+                authorize(scope, &book.log.summary, Right::Read).map_err(exists)?;
                 Ok(Some(Created::Existed))
             }
             Err(StoreError::NoSession { .. }) => Ok(None),
@@ -121,7 +121,7 @@ impl TenantDir {
     }
 
     /// Takes an up-to-date session out of the cache; whoever takes it puts it back.
-    fn take(&mut self, session: &SessionId) -> Result<Book> {
+    fn take(&mut self, session: &SessionId) -> Result<SessionLog> {
         self.open(session)?;
         self.books.remove(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
     }
@@ -202,7 +202,7 @@ impl TenantDir {
         }
         let first = log.place_first(fork.drafts, &scope.principal, |blob| usable.contains(blob))?;
         let head = first.as_ref().map_or(log.summary.head, |first| first.appended().head);
-        let mut book = Book::pending(log);
+        let mut book = SessionLog::pending(log);
         book.header.base = base;
         let detail = Some(fork_detail(&fork.source));
         let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
@@ -251,7 +251,7 @@ impl TenantDir {
     }
 }
 
-fn is_worth_writing(book: &Book, planned: &Planned, persist_from: PersistFrom) -> bool {
+fn is_worth_writing(book: &SessionLog, planned: &Planned, persist_from: PersistFrom) -> bool {
     let mut kinds = planned.batch.iter().map(|placed| placed.entry.meta.kind);
     match persist_from {
         PersistFrom::Message => book.holds_message || kinds.any(Kind::is_message),
@@ -261,22 +261,22 @@ fn is_worth_writing(book: &Book, planned: &Planned, persist_from: PersistFrom) -
 }
 
 /// How many files the shared part of a fork is spread over.
-fn forks_deep(log: &Logbook<Handle>) -> usize {
+fn forks_deep(log: &InMemoryLog<Handle>) -> usize {
     std::iter::successors(log.shelf().base(), |base| base.shelf.base()).count()
 }
 
 /// The file and seq that a fork begins with.
-fn base_ref(log: &Logbook<Handle>) -> Option<BaseRef> {
+fn base_ref(log: &InMemoryLog<Handle>) -> Option<BaseRef> {
     let base = log.shelf().base()?;
-    let row = crate::logbook::row_at(&base.shelf, base.at)?;
+    let row = crate::mem_log::row_at(&base.shelf, base.at)?;
     Some(BaseRef { file: row.body.file()?.stem.clone(), seq: base.at })
 }
 
 /// The same fork with copies of what it shares: its source is not on disk, or there is nothing yet that would be worth a
 /// file.
-fn with_copies(log: Logbook<Handle>) -> Result<Logbook<Handle>> {
+fn with_copies(log: InMemoryLog<Handle>) -> Result<InMemoryLog<Handle>> {
     let inherited = log.summary.inherited;
-    let shelf = Arc::new(Shelf::whole(inherited));
+    let shelf = Arc::new(RowStore::whole(inherited));
     for seq in (1..=inherited).map(Seq) {
         let record = log.read_entry(seq)?;
         let bytes: Arc<[u8]> = record.body.clone().into();
@@ -291,5 +291,5 @@ fn with_copies(log: Logbook<Handle>) -> Result<Logbook<Handle>> {
         };
         shelf.push(row_of(place_kept(&shelf, draft, seq, parent)?, Handle::Memory(bytes)));
     }
-    Ok(Logbook::new(log.summary.clone(), shelf))
+    Ok(InMemoryLog::new(log.summary.clone(), shelf))
 }

@@ -11,19 +11,19 @@ use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreEr
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
+use super::append_batch::{APPEND, AppendJob, Columns, StoredAnswer};
 use super::authority;
 use super::blob;
-use super::desk::Desk;
-use super::job::{APPEND, Columns, Job, StoredAnswer};
-use super::known::{Known, Stop};
+use super::connection::StoreConnection;
 use super::lease::PgLease;
 use super::log::{LogRows, int};
+use super::prefetch::{Prefetched, Stop};
 use super::session::{Hold, SessionRow, find};
 use super::writer::End;
 use super::{PgStore, reading};
-use crate::admit::admit;
-use crate::pack::{Packed, pack_body, pack_drafts};
-use crate::rules;
+use crate::authorize::authorize;
+use crate::compression::{Packed, pack_body, pack_drafts};
+use crate::validate;
 
 /// Sessions remembered. When there are more, those that nobody is using are forgotten.
 const SESSIONS_MAX: usize = 4_096;
@@ -31,18 +31,18 @@ const SESSIONS_MAX: usize = 4_096;
 const TRIES_MAX: usize = 100;
 
 /// What is remembered of a session that is being appended to.
-pub(super) struct HotSession {
+pub(super) struct CachedSession {
     row: SessionRow,
-    known: Known,
+    known: Prefetched,
 }
 
 /// One session's place, held by whoever is appending to it.
-type Seat = Arc<AsyncMutex<Option<HotSession>>>;
+type Seat = Arc<AsyncMutex<Option<CachedSession>>>;
 
 #[derive(Default)]
-pub(super) struct Hot(Mutex<HashMap<(TenantId, SessionId), Seat>>);
+pub(super) struct AppendCache(Mutex<HashMap<(TenantId, SessionId), Seat>>);
 
-impl Hot {
+impl AppendCache {
     fn seat(&self, scope: &Scope, session: &SessionId) -> Seat {
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seats.len() >= SESSIONS_MAX {
@@ -65,20 +65,20 @@ enum Memory {
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
     let packed = pack_bodies(&append.drafts)?;
-    let seat = store.hot.seat(scope, &append.session);
+    let seat = store.append_cache.seat(scope, &append.session);
     let mut held = seat.lock().await;
     let mut lost: Option<Appended> = None;
     for _ in 0..TRIES_MAX {
-        let (mut hot, memory) = match held.take() {
-            Some(hot) => (hot, Memory::Old),
+        let (mut cached, memory) = match held.take() {
+            Some(cached) => (cached, Memory::Old),
             None => match load(store, scope, &append, lost.as_ref()).await? {
-                Loaded::Session(hot) => (*hot, Memory::Fresh),
+                Loaded::Session(cached) => (*cached, Memory::Fresh),
                 Loaded::Answer(answer) => return Ok(answer),
             },
         };
-        match attempt(store, scope, &append, &packed, &mut hot).await {
+        match attempt(store, scope, &append, &packed, &mut cached).await {
             Ok(Attempt::Done(answer)) => {
-                *held = Some(hot);
+                *held = Some(cached);
                 return Ok(answer);
             }
             // What is remembered may say that somebody may ask who no longer may.
@@ -93,7 +93,7 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
 }
 
 enum Loaded {
-    Session(Box<HotSession>),
+    Session(Box<CachedSession>),
     /// The append was written before.
     Answer(Appended),
 }
@@ -101,44 +101,49 @@ enum Loaded {
 /// Reads a session, and looks whether the append is in its log already: under its key, or because an earlier try of our own
 /// was written though its answer was lost.
 async fn load(store: &PgStore, scope: &Scope, append: &Append, lost: Option<&Appended>) -> Result<Loaded> {
-    reading!(store, scope, desk => load_from(&desk, scope, append, lost).await)
+    reading!(store, scope, db => load_from(&db, scope, append, lost).await)
 }
 
-async fn load_from(desk: &Desk, scope: &Scope, append: &Append, lost: Option<&Appended>) -> Result<Loaded> {
-    let mut row = find(desk, scope, &append.session, Right::Read, Hold::No).await?;
+async fn load_from(
+    db: &StoreConnection,
+    scope: &Scope,
+    append: &Append,
+    lost: Option<&Appended>,
+) -> Result<Loaded> {
+    let mut row = find(db, scope, &append.session, Right::Read, Hold::No).await?;
     if append.source == Source::Imported && row.summary.authority.is_none() {
-        let source = authority::trace(desk, scope, &append.session).await?;
-        rules::settle_summary(&mut row.summary, source);
+        let source = authority::trace(db, scope, &append.session).await?;
+        validate::settle_summary(&mut row.summary, source);
     }
     if let Some(lost) = lost
-        && is_written(desk, row.pk, lost).await?
+        && is_written(db, row.pk, lost).await?
     {
         return Ok(Loaded::Answer(lost.clone()));
     }
-    admit(scope, &row.summary, rules::right_needed(&row.summary, &append.drafts))?;
-    if let Some(answer) = earlier_answer(desk, row.pk, append).await? {
+    authorize(scope, &row.summary, validate::right_needed(&row.summary, &append.drafts))?;
+    if let Some(answer) = earlier_answer(db, row.pk, append).await? {
         return Ok(Loaded::Answer(answer));
     }
-    let mut known = Known::new(row.summary.inherited);
-    let log = LogRows::open(desk, row.pk, row.summary.inherited).await?;
+    let mut known = Prefetched::new(row.summary.inherited);
+    let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
     known.prepare(&log, row.summary.head.leaf, &append.drafts).await?;
-    Ok(Loaded::Session(Box::new(HotSession { row, known })))
+    Ok(Loaded::Session(Box::new(CachedSession { row, known })))
 }
 
-async fn is_written(desk: &Desk, pk: i64, lost: &Appended) -> Result<bool> {
+async fn is_written(db: &StoreConnection, pk: i64, lost: &Appended) -> Result<bool> {
     let Some((seq, id)) = lost.entries.first() else { return Ok(false) };
     let sql = "SELECT 1 FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3 AND id = $4";
     let id = Uuid::from_bytes(*id.as_bytes());
-    Ok(desk.query_opt(sql, &[&desk.tenant.as_str(), &pk, &int(seq.0), &id]).await?.is_some())
+    Ok(db.query_opt(sql, &[&db.tenant.as_str(), &pk, &int(seq.0), &id]).await?.is_some())
 }
 
-async fn earlier_answer(desk: &Desk, pk: i64, append: &Append) -> Result<Option<Appended>> {
+async fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Option<Appended>> {
     let Some(key) = append.idempotency_key.as_deref() else { return Ok(None) };
     let sql = "SELECT answer FROM answers WHERE tenant = $1 AND session = $2 AND key = $3";
-    let row = desk.query_opt(sql, &[&desk.tenant.as_str(), &pk, &key]).await?;
+    let row = db.query_opt(sql, &[&db.tenant.as_str(), &pk, &key]).await?;
     let Some(row) = row else { return Ok(None) };
     let stored: StoredAnswer =
-        serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
+        serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a kept answer: {error}")))?;
     stored.for_same(append).map(Some)
 }
 
@@ -155,28 +160,28 @@ async fn attempt(
     scope: &Scope,
     append: &Append,
     packed: &[Packed],
-    hot: &mut HotSession,
+    cached: &mut CachedSession,
 ) -> Result<Attempt> {
-    if append.source == Source::Imported && hot.row.summary.authority.is_none() {
+    if append.source == Source::Imported && cached.row.summary.authority.is_none() {
         // Read the session again: its record is worked out then.
         return Ok(Attempt::Refused(None));
     }
-    let lease = hot.row.lease.as_ref().map(PgLease::now);
-    rules::check_append(scope, &hot.row.summary, append, lease)?;
+    let lease = cached.row.lease.as_ref().map(PgLease::now);
+    validate::check_append(scope, &cached.row.summary, append, lease)?;
     check_blobs(store, scope, &append.drafts).await?;
-    let (placed, tip) = place_drafts(store, scope, append, hot).await?;
-    let leaf = leaf_links(store, scope, hot, &placed, &tip).await?;
-    hot.row.summary.apply_batch(&placed, append.source, &tip, leaf);
+    let (placed, tip) = place_drafts(store, scope, append, cached).await?;
+    let leaf = leaf_links(store, scope, cached, &placed, &tip).await?;
+    cached.row.summary.apply_batch(&placed, append.source, &tip, leaf);
     let answer = answer_of(&placed, tip.head);
-    let mut job = Job::new(&hot.row, &placed, packed).answering(append, &answer);
+    let mut job = AppendJob::new(&cached.row, &placed, packed).answering(append, &answer);
     if append.source == Source::Imported {
-        job.authority = hot.row.summary.authority.as_ref().map(rules::print_json);
+        job.authority = cached.row.summary.authority.as_ref().map(validate::print_json);
     }
     job.audit = append.audit.clone().map(|note| (scope.principal.clone(), note, append.now));
     match store.writer.write(&scope.tenant, job).await? {
         End::Written => {
-            hot.row.version += 1;
-            hot.known.remember(&placed);
+            cached.row.version += 1;
+            cached.known.remember(&placed);
             Ok(Attempt::Done(answer))
         }
         End::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
@@ -199,7 +204,7 @@ async fn check_blobs(store: &PgStore, scope: &Scope, drafts: &[Draft]) -> Result
     if blobs.is_empty() {
         return Ok(());
     }
-    reading!(store, scope, desk => blob::check_all(&desk, scope, &blobs).await)
+    reading!(store, scope, db => blob::check_all(&db, scope, &blobs).await)
 }
 
 /// Finds the drafts' places: mostly from what is known.
@@ -207,23 +212,23 @@ async fn place_drafts(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    hot: &mut HotSession,
+    cached: &mut CachedSession,
 ) -> Result<(Vec<Placed>, Tip)> {
-    let tip_before = hot.row.summary.tip();
-    let mut run = |known: &mut Known| {
+    let tip_before = cached.row.summary.tip();
+    let mut run = |known: &mut Prefetched| {
         let mut tip = tip_before.clone();
-        let placed = place(&mut tip, append.drafts.clone(), &scope.principal, known, rules::random_bits)?;
+        let placed = place(&mut tip, append.drafts.clone(), &scope.principal, known, validate::random_bits)?;
         Ok((placed, tip))
     };
-    match run(&mut hot.known) {
+    match run(&mut cached.known) {
         Ok(done) => return Ok(done),
         Err(Stop::Refused(error)) => return Err(error.into()),
         Err(Stop::Want(_)) => {}
     }
-    let (pk, inherited, leaf) = (hot.row.pk, hot.row.summary.inherited, hot.row.summary.head.leaf);
-    let known = &mut hot.known;
-    reading!(store, scope, desk => {
-        let log = LogRows::open(&desk, pk, inherited).await?;
+    let (pk, inherited, leaf) = (cached.row.pk, cached.row.summary.inherited, cached.row.summary.head.leaf);
+    let known = &mut cached.known;
+    reading!(store, scope, db => {
+        let log = LogRows::open(&db, pk, inherited).await?;
         known.prepare(&log, leaf, &append.drafts).await?;
         known.supply(&log, &mut run).await
     })
@@ -233,7 +238,7 @@ async fn place_drafts(
 async fn leaf_links(
     store: &PgStore,
     scope: &Scope,
-    hot: &mut HotSession,
+    cached: &mut CachedSession,
     placed: &[Placed],
     tip: &Tip,
 ) -> Result<Option<Links>> {
@@ -242,13 +247,13 @@ async fn leaf_links(
     if let Some(placed) = placed.iter().rev().find(links) {
         return Ok(placed.links);
     }
-    if let Ok(node) = hot.known.node(leaf) {
+    if let Ok(node) = cached.known.node(leaf) {
         return Ok(Some(node.links));
     }
-    let (pk, inherited) = (hot.row.pk, hot.row.summary.inherited);
-    let known = &mut hot.known;
-    let node = reading!(store, scope, desk => {
-        let log = LogRows::open(&desk, pk, inherited).await?;
+    let (pk, inherited) = (cached.row.pk, cached.row.summary.inherited);
+    let known = &mut cached.known;
+    let node = reading!(store, scope, db => {
+        let log = LogRows::open(&db, pk, inherited).await?;
         known.supply(&log, |known| known.node(leaf)).await
     })?;
     Ok(Some(node.links))
@@ -256,19 +261,19 @@ async fn leaf_links(
 
 /// The first entries of a session that is being made in the same transaction.
 pub(super) async fn write_first(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     mut row: SessionRow,
     drafts: Vec<Draft>,
 ) -> Result<Head> {
     let packed = pack_bodies(&drafts)?;
-    let log = LogRows::open(desk, row.pk, row.summary.inherited).await?;
-    let mut known = Known::new(row.summary.inherited);
+    let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
+    let mut known = Prefetched::new(row.summary.inherited);
     let tip_before = row.summary.tip();
     let (placed, tip) = known
         .supply(&log, |known| {
             let mut tip = tip_before.clone();
-            let placed = place(&mut tip, drafts.clone(), &scope.principal, known, rules::random_bits)?;
+            let placed = place(&mut tip, drafts.clone(), &scope.principal, known, validate::random_bits)?;
             Ok((placed, tip))
         })
         .await?;
@@ -279,10 +284,10 @@ pub(super) async fn write_first(
         (None, None) => None,
     };
     row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
-    let job = Job::new(&row, &placed, &packed);
-    let columns = Columns::of(desk.tenant.as_str(), std::iter::once(&job));
-    if desk.query(APPEND, &columns.params()).await?.is_empty() {
-        return Err(desk.damaged(format!("session {} was changed while it was being made", row.summary.id)));
+    let job = AppendJob::new(&row, &placed, &packed);
+    let columns = Columns::of(db.tenant.as_str(), std::iter::once(&job));
+    if db.query(APPEND, &columns.params()).await?.is_empty() {
+        return Err(db.damaged(format!("session {} was changed while it was being made", row.summary.id)));
     }
     Ok(tip.head)
 }

@@ -5,42 +5,50 @@ use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{Principal, Right, Scope, SessionId, TimestampMs};
 
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::session::{Hold, find};
-use crate::rules;
+use crate::validate;
 
 /// Rows looked at in one go.
 const CHUNK_ROWS: i64 = 1_000;
 
-pub(super) async fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
-    write_lines(desk, vec![(scope.principal.clone(), note, now)]).await
+pub(super) async fn write_line(
+    db: &StoreConnection,
+    scope: &Scope,
+    note: AuditNote,
+    now: TimestampMs,
+) -> Result<()> {
+    write_lines(db, vec![(scope.principal.clone(), note, now)]).await
 }
 
 /// Keeps others from writing to the tenant's audit until the transaction ends, and says how its last line is numbered and
 /// hashed.
-pub(super) async fn hold_tenant(desk: &Desk) -> Result<(i64, String)> {
+pub(super) async fn hold_tenant(db: &StoreConnection) -> Result<(i64, String)> {
     let hold = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
     let make =
         "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
                 RETURNING audit_number, audit_hash";
-    let row = match desk.query_opt(hold, &[&desk.tenant.as_str()]).await? {
+    let row = match db.query_opt(hold, &[&db.tenant.as_str()]).await? {
         Some(row) => row,
         // Its first line, or somebody else is writing it just now: then this waits for him.
-        None => desk.query_one(make, &[&desk.tenant.as_str()]).await?,
+        None => db.query_one(make, &[&db.tenant.as_str()]).await?,
     };
     Ok((row.get(0), row.get(1)))
 }
 
-pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, TimestampMs)>) -> Result<()> {
-    let tenant = desk.tenant.as_str();
-    let (mut number, mut hash) = hold_tenant(desk).await?;
+pub(super) async fn write_lines(
+    db: &StoreConnection,
+    notes: Vec<(Principal, AuditNote, TimestampMs)>,
+) -> Result<()> {
+    let tenant = db.tenant.as_str();
+    let (mut number, mut hash) = hold_tenant(db).await?;
     let (mut numbers, mut sessions, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for (by, note, now) in notes {
         number += 1;
         let line = AuditLine::chained(u64::try_from(number).unwrap_or(0), now, by, note, &hash);
         numbers.push(number);
         sessions.push(line.session.as_ref().map(SessionId::to_string));
-        lines.push(rules::print_json(&line));
+        lines.push(validate::print_json(&line));
         hash = line.hash;
     }
     let sql = "WITH written AS (
@@ -48,13 +56,13 @@ pub(super) async fn write_lines(desk: &Desk, notes: Vec<(Principal, AuditNote, T
                  SELECT $1, l.number, l.session, l.line FROM unnest($2::bigint[], $3::text[], $4::text[])
                    AS l (number, session, line)
                ) UPDATE tenants SET audit_number = $5, audit_hash = $6 WHERE tenant = $1";
-    desk.execute(sql, &[&tenant, &numbers, &sessions, &lines, &number, &hash]).await?;
+    db.execute(sql, &[&tenant, &numbers, &sessions, &lines, &number, &hash]).await?;
     Ok(())
 }
 
 /// Lines after a number, oldest first, as far as the caller may see them.
 pub(super) async fn read_lines(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: Option<&SessionId>,
     after: u64,
@@ -74,14 +82,14 @@ pub(super) async fn read_lines(
     let session = session.map(SessionId::as_str);
     let mut lines = Vec::new();
     loop {
-        let rows = desk.query(sql, &[&desk.tenant.as_str(), &after, &session, &CHUNK_ROWS]).await?;
+        let rows = db.query(sql, &[&db.tenant.as_str(), &after, &session, &CHUNK_ROWS]).await?;
         for row in &rows {
             after = row.get(0);
-            let line = read_line(desk, row.get(1))?;
-            if shows(desk, scope, &line).await? {
+            let line = read_line(db, row.get(1))?;
+            if shows(db, scope, &line).await? {
                 lines.push(line);
             }
-            if lines.len() == rules::page_limit(limit) {
+            if lines.len() == validate::page_limit(limit) {
                 return Ok(lines);
             }
         }
@@ -93,7 +101,7 @@ pub(super) async fn read_lines(
 
 /// Lines about a session, newest first, back to the first that is older.
 pub(super) async fn read_since(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: &SessionId,
     since: TimestampMs,
@@ -101,32 +109,32 @@ pub(super) async fn read_since(
 ) -> Result<Vec<AuditLine>> {
     let sql = "SELECT line FROM audit WHERE tenant = $1 AND session = $2::text AND session IS NOT NULL
                ORDER BY number DESC LIMIT $3";
-    let limit = i64::try_from(rules::page_limit(limit)).unwrap_or(i64::MAX);
-    let rows = desk.query(sql, &[&desk.tenant.as_str(), &session.as_str(), &limit]).await?;
+    let limit = i64::try_from(validate::page_limit(limit)).unwrap_or(i64::MAX);
+    let rows = db.query(sql, &[&db.tenant.as_str(), &session.as_str(), &limit]).await?;
     let mut lines = Vec::new();
     for row in &rows {
-        let line = read_line(desk, row.get(0))?;
+        let line = read_line(db, row.get(0))?;
         if line.at < since {
             break;
         }
-        if shows(desk, scope, &line).await? {
+        if shows(db, scope, &line).await? {
             lines.push(line);
         }
     }
     Ok(lines)
 }
 
-fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
-    serde_json::from_str(json).map_err(|error| desk.damaged(format!("an audit line: {error}")))
+fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
+    serde_json::from_str(json).map_err(|error| db.damaged(format!("an audit line: {error}")))
 }
 
-async fn shows(desk: &Desk, scope: &Scope, line: &AuditLine) -> Result<bool> {
+async fn shows(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
     if scope.reach == Reach::Tenant {
         return Ok(true);
     }
     let about = match &line.session {
-        Some(session) => find(desk, scope, session, Right::Read, Hold::No).await.ok().map(|row| row.summary),
+        Some(session) => find(db, scope, session, Right::Read, Hold::No).await.ok().map(|row| row.summary),
         None => None,
     };
-    Ok(rules::may_see_line(scope, line, about.as_ref()))
+    Ok(validate::may_see_line(scope, line, about.as_ref()))
 }

@@ -8,38 +8,38 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, Seq, StoreError};
 use uuid::Uuid;
 
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::log::{int, seq_of};
-use super::sight::seen_by;
-use crate::pack::{Packed, unpack, unpacked_len};
-use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
+use super::visibility::seen_by;
+use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
+use crate::compression::{Packed, unpack, unpacked_len};
 
 /// Blobs looked at in one go.
 const CHUNK_ROWS: i64 = 1_000;
 
 /// Puts a blob of one piece.
-pub(super) async fn put(desk: &Desk, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
-    insert(desk, hash, (packed.packing, &packed.bytes), None).await?;
-    note_put(desk, scope, hash).await
+pub(super) async fn put(db: &StoreConnection, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
+    insert(db, hash, (packed.packing, &packed.bytes), None).await?;
+    note_put(db, scope, hash).await
 }
 
 /// How many were inserted: none if the blob is there.
-async fn insert(desk: &Desk, hash: BlobHash, row: (u8, &[u8]), cut: Option<Uuid>) -> Result<u64> {
+async fn insert(db: &StoreConnection, hash: BlobHash, row: (u8, &[u8]), cut: Option<Uuid>) -> Result<u64> {
     let sql = "INSERT INTO blobs (tenant, hash, packing, data, cut) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT DO NOTHING";
-    let (tenant, key) = (desk.tenant.as_str(), hash.as_bytes().as_slice());
-    desk.execute(sql, &[&tenant, &key, &i16::from(row.0), &row.1, &cut]).await
+    let (tenant, key) = (db.tenant.as_str(), hash.as_bytes().as_slice());
+    db.execute(sql, &[&tenant, &key, &i16::from(row.0), &row.1, &cut]).await
 }
 
-async fn note_put(desk: &Desk, scope: &Scope, hash: BlobHash) -> Result<()> {
-    let (tenant, key) = (desk.tenant.as_str(), hash.as_bytes().as_slice());
+async fn note_put(db: &StoreConnection, scope: &Scope, hash: BlobHash) -> Result<()> {
+    let (tenant, key) = (db.tenant.as_str(), hash.as_bytes().as_slice());
     let sql = "INSERT INTO blob_puts (tenant, hash, principal) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-    desk.execute(sql, &[&tenant, &key, &scope.principal.to_string()]).await?;
+    db.execute(sql, &[&tenant, &key, &scope.principal.to_string()]).await?;
     Ok(())
 }
 
 /// Adds the next piece of an upload.
-pub(super) async fn add_piece(desk: &Desk, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
+pub(super) async fn add_piece(db: &StoreConnection, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
     let sql = match number {
         0 => "INSERT INTO cuts (tenant, cut, at) VALUES ($1, $2, extract(epoch FROM now())::bigint)",
         _ => {
@@ -47,17 +47,17 @@ pub(super) async fn add_piece(desk: &Desk, cut: Uuid, number: u32, piece: &Piece
               WHERE tenant = $1 AND cut = $2 AND bytes IS NULL"
         }
     };
-    if desk.execute(sql, &[&desk.tenant.as_str(), &cut]).await? == 0 {
+    if db.execute(sql, &[&db.tenant.as_str(), &cut]).await? == 0 {
         return Err(idle());
     }
-    insert_piece(desk, cut, number, piece).await
+    insert_piece(db, cut, number, piece).await
 }
 
-async fn insert_piece(desk: &Desk, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
+async fn insert_piece(db: &StoreConnection, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
     let sql = "INSERT INTO pieces (tenant, cut, number, packing, hash, data) VALUES ($1, $2, $3, $4, $5, $6)";
     let (packed, hash) = (&piece.packed, piece.hash.as_bytes().as_slice());
-    let (tenant, packing) = (desk.tenant.as_str(), i16::from(packed.packing));
-    desk.execute(sql, &[&tenant, &cut, &int(number), &packing, &hash, &packed.bytes]).await?;
+    let (tenant, packing) = (db.tenant.as_str(), i16::from(packed.packing));
+    db.execute(sql, &[&tenant, &cut, &int(number), &packing, &hash, &packed.bytes]).await?;
     Ok(())
 }
 
@@ -70,31 +70,31 @@ pub(super) enum Left {
 
 /// Makes a blob of pieces, the last of which comes along.
 pub(super) async fn finish(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     cut: Uuid,
     (hash, bytes): (BlobHash, u64),
     (number, last): (u32, &Piece),
 ) -> Result<Left> {
-    let left = match insert(desk, hash, (0, &[]), Some(cut)).await? {
+    let left = match insert(db, hash, (0, &[]), Some(cut)).await? {
         0 => Left::Pieces,
         _ => Left::Nothing,
     };
     if left == Left::Nothing {
         let sql = "UPDATE cuts SET bytes = $3 WHERE tenant = $1 AND cut = $2 AND bytes IS NULL";
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        if desk.execute(sql, &[&desk.tenant.as_str(), &cut, &bytes]).await? == 0 {
+        if db.execute(sql, &[&db.tenant.as_str(), &cut, &bytes]).await? == 0 {
             return Err(idle());
         }
-        insert_piece(desk, cut, number, last).await?;
+        insert_piece(db, cut, number, last).await?;
     }
-    note_put(desk, scope, hash).await.map(|()| left)
+    note_put(db, scope, hash).await.map(|()| left)
 }
 
 /// Takes an upload away that was not finished, with its pieces.
-pub(super) async fn drop_cut(desk: &Desk, cut: Uuid) -> Result<()> {
+pub(super) async fn drop_cut(db: &StoreConnection, cut: Uuid) -> Result<()> {
     let sql = "DELETE FROM cuts WHERE tenant = $1 AND cut = $2 AND bytes IS NULL";
-    desk.execute(sql, &[&desk.tenant.as_str(), &cut]).await.map(|_| ())
+    db.execute(sql, &[&db.tenant.as_str(), &cut]).await.map(|_| ())
 }
 
 /// Tenants with uploads that have been idle for too long, asked at the door.
@@ -102,64 +102,63 @@ pub(super) const IDLE_TENANTS: &str = "SELECT DISTINCT tenant FROM cuts
     WHERE bytes IS NULL AND at < extract(epoch FROM now())::bigint - $1 LIMIT 100";
 
 /// Takes away uploads of the tenant that nobody goes on with.
-pub(super) async fn sweep(desk: &Desk) -> Result<()> {
+pub(super) async fn sweep(db: &StoreConnection) -> Result<()> {
     let sql = "DELETE FROM cuts WHERE tenant = $1 AND bytes IS NULL
                AND at < extract(epoch FROM now())::bigint - $2";
-    desk.execute(sql, &[&desk.tenant.as_str(), &UPLOAD_IDLE_S_MAX]).await.map(|_| ())
+    db.execute(sql, &[&db.tenant.as_str(), &UPLOAD_IDLE_S_MAX]).await.map(|_| ())
 }
 
 /// A blob that the caller put there, or that an entry refers to which the caller may read. Any other looks unknown:
 /// knowing the hash is not having the bytes (I9).
-async fn check(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<()> {
+async fn check(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<()> {
     let unknown = || StoreError::NoBlob { blob };
-    let (tenant, key) = (desk.tenant.as_str(), blob.as_bytes().as_slice());
+    let (tenant, key) = (db.tenant.as_str(), blob.as_bytes().as_slice());
     let sql = "SELECT EXISTS (SELECT 1 FROM blob_puts WHERE tenant = $1 AND hash = $2 AND principal = $3)
                FROM blobs WHERE tenant = $1 AND hash = $2";
-    let row =
-        desk.query_opt(sql, &[&tenant, &key, &scope.principal.to_string()]).await?.ok_or_else(unknown)?;
+    let row = db.query_opt(sql, &[&tenant, &key, &scope.principal.to_string()]).await?.ok_or_else(unknown)?;
     if scope.reach == Reach::Tenant || row.get(0) {
         return Ok(());
     }
     let sql = "SELECT session, seq FROM blob_uses WHERE tenant = $1 AND hash = $2";
-    for row in desk.query(sql, &[&tenant, &key]).await? {
-        if seen_by(desk, scope, (row.get(0), seq_of(row.get(1)))).await?.is_some() {
+    for row in db.query(sql, &[&tenant, &key]).await? {
+        if seen_by(db, scope, (row.get(0), seq_of(row.get(1)))).await?.is_some() {
             return Ok(());
         }
     }
     Err(unknown())
 }
 
-pub(super) async fn check_all(desk: &Desk, scope: &Scope, blobs: &[BlobHash]) -> Result<()> {
+pub(super) async fn check_all(db: &StoreConnection, scope: &Scope, blobs: &[BlobHash]) -> Result<()> {
     for blob in blobs {
-        check(desk, scope, *blob).await?;
+        check(db, scope, *blob).await?;
     }
     Ok(())
 }
 
 /// A blob's pieces and its size; none if it is in its row.
-async fn cut_of(desk: &Desk, blob: BlobHash) -> Result<Option<(Uuid, u64)>> {
+async fn cut_of(db: &StoreConnection, blob: BlobHash) -> Result<Option<(Uuid, u64)>> {
     let sql = "SELECT b.cut, c.bytes FROM blobs b LEFT JOIN cuts c ON c.tenant = b.tenant AND c.cut = b.cut
                WHERE b.tenant = $1 AND b.hash = $2";
-    let row = desk.query_one(sql, &[&desk.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
+    let row = db.query_one(sql, &[&db.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
     let bytes = row.get::<_, Option<i64>>(1).and_then(|bytes| u64::try_from(bytes).ok());
     match (row.get(0), bytes) {
         (None, _) => Ok(None),
         (Some(cut), Some(bytes)) => Ok(Some((cut, bytes))),
-        (Some(_), None) => Err(desk.damaged(format!("the pieces of blob {blob} are missing"))),
+        (Some(_), None) => Err(db.damaged(format!("the pieces of blob {blob} are missing"))),
     }
 }
 
-pub(super) async fn size(desk: &Desk, scope: &Scope, blob: BlobHash) -> Result<u64> {
-    check(desk, scope, blob).await?;
-    if let Some((_, bytes)) = cut_of(desk, blob).await? {
+pub(super) async fn size(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<u64> {
+    check(db, scope, blob).await?;
+    if let Some((_, bytes)) = cut_of(db, blob).await? {
         return Ok(bytes);
     }
     let sql = "SELECT packing, octet_length(data), substring(data FROM 1 FOR 4) FROM blobs
                WHERE tenant = $1 AND hash = $2";
-    let row = desk.query_one(sql, &[&desk.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
+    let row = db.query_one(sql, &[&db.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
     let len = u64::try_from(row.get::<_, i32>(1)).unwrap_or(0);
     unpacked_len(packing_of(row.get(0)), len, row.get(2))
-        .map_err(|what| desk.damaged(format!("blob {blob}: {what}")))
+        .map_err(|what| db.damaged(format!("blob {blob}: {what}")))
 }
 
 fn packing_of(stored: i16) -> u8 {
@@ -167,7 +166,7 @@ fn packing_of(stored: i16) -> u8 {
 }
 
 /// What was found of a blob.
-pub(super) enum Found {
+pub(super) enum BlobRead {
     /// What was asked for.
     Span(Vec<u8>),
     /// All of it: an old one that lies in its row although it is larger than a piece.
@@ -175,45 +174,45 @@ pub(super) enum Found {
 }
 
 pub(super) async fn read(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     blob: BlobHash,
     from: u64,
     limit: usize,
-) -> Result<Found> {
-    check(desk, scope, blob).await?;
-    if let Some((cut, bytes)) = cut_of(desk, blob).await? {
-        return read_span(desk, blob, cut, span(from, limit, bytes)).await.map(Found::Span);
+) -> Result<BlobRead> {
+    check(db, scope, blob).await?;
+    if let Some((cut, bytes)) = cut_of(db, blob).await? {
+        return read_span(db, blob, cut, span(from, limit, bytes)).await.map(BlobRead::Span);
     }
-    let bytes = read_row(desk, blob).await?;
+    let bytes = read_row(db, blob).await?;
     Ok(match bytes.len() > PIECE_BYTES_MAX {
-        true => Found::Uncut(bytes),
-        false => Found::Span(slice(&bytes, from, limit).to_vec()),
+        true => BlobRead::Uncut(bytes),
+        false => BlobRead::Span(slice(&bytes, from, limit).to_vec()),
     })
 }
 
-async fn read_row(desk: &Desk, blob: BlobHash) -> Result<Vec<u8>> {
+async fn read_row(db: &StoreConnection, blob: BlobHash) -> Result<Vec<u8>> {
     let sql = "SELECT packing, data FROM blobs WHERE tenant = $1 AND hash = $2";
-    let row = desk.query_one(sql, &[&desk.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
+    let row = db.query_one(sql, &[&db.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
     let bytes = unpack(packing_of(row.get(0)), row.get(1), BLOB_BYTES_MAX)
-        .map_err(|what| desk.damaged(format!("blob {blob}: {what}")))?;
+        .map_err(|what| db.damaged(format!("blob {blob}: {what}")))?;
     if BlobHash::of(&bytes) != blob {
-        return Err(desk.damaged(format!("blob {blob} does not have the bytes its name says")));
+        return Err(db.damaged(format!("blob {blob} does not have the bytes its name says")));
     }
     Ok(bytes)
 }
 
 async fn read_span(
-    desk: &Desk,
+    db: &StoreConnection,
     blob: BlobHash,
     cut: Uuid,
     span: impl Iterator<Item = (u32, Range<usize>)>,
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (number, inside) in span {
-        let damaged = |what: String| desk.damaged(format!("blob {blob}: piece {number}: {what}"));
+        let damaged = |what: String| db.damaged(format!("blob {blob}: piece {number}: {what}"));
         let sql = "SELECT packing, data, hash FROM pieces WHERE tenant = $1 AND cut = $2 AND number = $3";
-        let row = desk.query_opt(sql, &[&desk.tenant.as_str(), &cut, &int(number)]).await?;
+        let row = db.query_opt(sql, &[&db.tenant.as_str(), &cut, &int(number)]).await?;
         let row = row.ok_or_else(|| damaged("it is missing".to_owned()))?;
         let piece = Piece::read(packing_of(row.get(0)), row.get(1), row.get(2)).map_err(damaged)?;
         bytes.extend_from_slice(piece.get(inside).ok_or_else(|| damaged("it is short".to_owned()))?);
@@ -222,28 +221,33 @@ async fn read_span(
 }
 
 /// Cuts up a blob that is larger than a piece and lies in its row, unless that was done in the meantime.
-pub(super) async fn cut_up(desk: &Desk, blob: BlobHash, bytes: usize, pieces: &[Piece]) -> Result<()> {
-    let (tenant, cut) = (desk.tenant.as_str(), Uuid::new_v4());
+pub(super) async fn cut_up(
+    db: &StoreConnection,
+    blob: BlobHash,
+    bytes: usize,
+    pieces: &[Piece],
+) -> Result<()> {
+    let (tenant, cut) = (db.tenant.as_str(), Uuid::new_v4());
     let sql =
         "UPDATE blobs SET packing = 0, data = '', cut = $3 WHERE tenant = $1 AND hash = $2 AND cut IS NULL";
-    if desk.execute(sql, &[&tenant, &blob.as_bytes().as_slice(), &cut]).await? == 0 {
+    if db.execute(sql, &[&tenant, &blob.as_bytes().as_slice(), &cut]).await? == 0 {
         return Ok(());
     }
     let sql =
         "INSERT INTO cuts (tenant, cut, at, bytes) VALUES ($1, $2, extract(epoch FROM now())::bigint, $3)";
-    desk.execute(sql, &[&tenant, &cut, &i64::try_from(bytes).unwrap_or(i64::MAX)]).await?;
+    db.execute(sql, &[&tenant, &cut, &i64::try_from(bytes).unwrap_or(i64::MAX)]).await?;
     for (number, piece) in (0..).zip(pieces) {
-        insert_piece(desk, cut, number, piece).await?;
+        insert_piece(db, cut, number, piece).await?;
     }
     Ok(())
 }
 
 /// What is wrong with the tenant's blobs, each read whole and a piece at a time; and with pieces that are nobody's.
-pub(super) async fn find_damaged(desk: &Desk) -> Result<Vec<String>> {
-    let (tenant, mut after, mut wrong) = (desk.tenant.as_str(), Vec::<u8>::new(), Vec::new());
+pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
+    let (tenant, mut after, mut wrong) = (db.tenant.as_str(), Vec::<u8>::new(), Vec::new());
     loop {
         let sql = "SELECT hash FROM blobs WHERE tenant = $1 AND hash > $2 ORDER BY hash LIMIT $3";
-        let rows = desk.query(sql, &[&tenant, &after, &CHUNK_ROWS]).await?;
+        let rows = db.query(sql, &[&tenant, &after, &CHUNK_ROWS]).await?;
         let Some(last) = rows.last() else { break };
         after = last.get(0);
         for row in rows {
@@ -251,7 +255,7 @@ pub(super) async fn find_damaged(desk: &Desk) -> Result<Vec<String>> {
                 wrong.push("a blob is stored under what is no hash".to_owned());
                 continue;
             };
-            match read_through(desk, BlobHash::from_bytes(hash)).await {
+            match read_through(db, BlobHash::from_bytes(hash)).await {
                 Err(StoreError::Damaged { what, .. }) => wrong.push(what),
                 read => read?,
             }
@@ -259,46 +263,46 @@ pub(super) async fn find_damaged(desk: &Desk) -> Result<Vec<String>> {
     }
     let sql = "SELECT count(*) FROM cuts c WHERE tenant = $1 AND bytes IS NOT NULL
                AND NOT EXISTS (SELECT 1 FROM blobs b WHERE b.tenant = $1 AND b.cut = c.cut)";
-    let unused: i64 = desk.query_one(sql, &[&tenant]).await?.get(0);
+    let unused: i64 = db.query_one(sql, &[&tenant]).await?.get(0);
     if unused > 0 {
         wrong.push(format!("the pieces of {unused} blobs are there without the blobs"));
     }
     Ok(wrong)
 }
 
-async fn read_through(desk: &Desk, blob: BlobHash) -> Result<()> {
-    let Some((cut, bytes)) = cut_of(desk, blob).await? else {
-        return read_row(desk, blob).await.map(|_| ());
+async fn read_through(db: &StoreConnection, blob: BlobHash) -> Result<()> {
+    let Some((cut, bytes)) = cut_of(db, blob).await? else {
+        return read_row(db, blob).await.map(|_| ());
     };
     let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
     while at < bytes {
-        let piece = read_span(desk, blob, cut, span(at, PIECE_BYTES_MAX, bytes)).await?;
+        let piece = read_span(db, blob, cut, span(at, PIECE_BYTES_MAX, bytes)).await?;
         hasher.update(&piece);
         at += piece.len() as u64;
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),
-        false => Err(desk.damaged(format!("blob {blob} does not have the bytes its name says"))),
+        false => Err(db.damaged(format!("blob {blob} does not have the bytes its name says"))),
     }
 }
 
 /// Entries go; blobs that no other entry refers to go with them.
-pub(super) async fn drop_uses(desk: &Desk, session: i64, gone: &[Seq]) -> Result<()> {
-    let tenant = desk.tenant.as_str();
+pub(super) async fn drop_uses(db: &StoreConnection, session: i64, gone: &[Seq]) -> Result<()> {
+    let tenant = db.tenant.as_str();
     let seqs: Vec<i32> = gone.iter().map(|seq| int(seq.0)).collect();
     let sql = "DELETE FROM blob_uses WHERE tenant = $1 AND session = $2 AND seq = ANY ($3) RETURNING hash";
     let mut hashes: Vec<Vec<u8>> =
-        desk.query(sql, &[&tenant, &session, &seqs]).await?.iter().map(|row| row.get(0)).collect();
+        db.query(sql, &[&tenant, &session, &seqs]).await?.iter().map(|row| row.get(0)).collect();
     hashes.sort();
     hashes.dedup();
     for hash in hashes {
         let sql = "DELETE FROM blobs b WHERE tenant = $1 AND hash = $2
                    AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = $1 AND u.hash = $2)
                    RETURNING cut";
-        if let Some(row) = desk.query_opt(sql, &[&tenant, &hash]).await? {
+        if let Some(row) = db.query_opt(sql, &[&tenant, &hash]).await? {
             let sql = "DELETE FROM cuts WHERE tenant = $1 AND cut = $2";
-            desk.execute(sql, &[&tenant, &row.get::<_, Option<Uuid>>(0)]).await?;
-            desk.execute("DELETE FROM blob_puts WHERE tenant = $1 AND hash = $2", &[&tenant, &hash]).await?;
+            db.execute(sql, &[&tenant, &row.get::<_, Option<Uuid>>(0)]).await?;
+            db.execute("DELETE FROM blob_puts WHERE tenant = $1 AND hash = $2", &[&tenant, &hash]).await?;
         }
     }
     Ok(())

@@ -5,56 +5,56 @@ use std::collections::HashMap;
 use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::{Kind, Scope, Seq};
 
-use super::desk::Desk;
-use super::known::node_at;
+use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
-use super::{blob, refold, search};
+use super::prefetch::node_at;
+use super::{blob, rebuild_summary, search};
 
 /// Most findings of one kind: the first few tell what is wrong.
 const FINDINGS_MAX: usize = 20;
 /// Rows looked at in one go.
 const CHUNK_ROWS: i64 = 5_000;
 
-pub(super) async fn check(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-    let mut findings = check_links(desk, repair).await?;
-    let missing = search::count_missing(desk).await?;
+pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+    let mut findings = check_links(db, repair).await?;
+    let missing = search::count_missing(db).await?;
     if missing > 0 {
         let what = format!("{missing} entries are missing in the search index");
-        findings.push(finding(desk, "index", what, repair));
+        findings.push(finding(db, "index", what, repair));
         if repair == Repair::Yes {
-            search::forget_all(desk).await?;
+            search::forget_all(db).await?;
         }
     }
-    let damaged = blob::find_damaged(desk).await?.into_iter().take(FINDINGS_MAX);
-    findings.extend(damaged.map(|what| finding(desk, "blobs", what, Repair::No)));
+    let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
+    findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
     if repair == Repair::Yes {
         // Without repair the doctor compares them anyway, through the port.
-        findings.extend(refold::mend_summaries(desk, scope).await?);
+        findings.extend(rebuild_summary::mend_summaries(db, scope).await?);
     }
     Ok(findings)
 }
 
-pub(super) fn finding(desk: &Desk, rule: &'static str, what: String, repair: Repair) -> Finding {
-    Finding { rule, place: desk.place.to_string(), what, repaired: repair == Repair::Yes }
+pub(super) fn finding(db: &StoreConnection, rule: &'static str, what: String, repair: Repair) -> Finding {
+    Finding { rule, place: db.place.to_string(), what, repaired: repair == Repair::Yes }
 }
 
 /// Recomputes each entry's depth and message count from its parent's.
-async fn check_links(desk: &Desk, repair: Repair) -> Result<Vec<Finding>> {
+async fn check_links(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let sql = "SELECT pk, inherited FROM sessions WHERE tenant = $1 AND id IS NOT NULL";
-    for row in desk.query(sql, &[&desk.tenant.as_str()]).await? {
-        let log = LogRows::open(desk, row.get(0), seq_of(row.get(1)).0).await?;
+    for row in db.query(sql, &[&db.tenant.as_str()]).await? {
+        let log = LogRows::open(db, row.get(0), seq_of(row.get(1)).0).await?;
         for (seq, depth, messages) in wrong_links(&log).await? {
             if findings.len() < FINDINGS_MAX {
                 let what = format!("entry {seq} of session row {} has wrong links", log.pk());
-                findings.push(finding(desk, "links", what, repair));
+                findings.push(finding(db, "links", what, repair));
             }
             if repair == Repair::Yes {
                 // The entry itself as its jump is slower and always right.
                 let sql = "UPDATE entries SET depth = $4, messages = $5, jump = $3
                            WHERE tenant = $1 AND session = $2 AND seq = $3";
-                let tenant = desk.tenant.as_str();
-                desk.execute(sql, &[&tenant, &log.pk(), &int(seq.0), &int(depth), &int(messages)]).await?;
+                let tenant = db.tenant.as_str();
+                db.execute(sql, &[&tenant, &log.pk(), &int(seq.0), &int(depth), &int(messages)]).await?;
             }
         }
     }
@@ -68,7 +68,7 @@ async fn wrong_links(log: &LogRows<'_>) -> Result<Vec<(Seq, u32, u32)>> {
                WHERE tenant = $1 AND session = $2 AND seq > $3 AND depth IS NOT NULL ORDER BY seq LIMIT $4";
     let mut after = 0;
     loop {
-        let rows = log.desk.query(sql, &[&log.desk.tenant.as_str(), &log.pk(), &after, &CHUNK_ROWS]).await?;
+        let rows = log.db.query(sql, &[&log.db.tenant.as_str(), &log.pk(), &after, &CHUNK_ROWS]).await?;
         let Some(last) = rows.last() else { return Ok(wrong) };
         after = last.get(0);
         for row in &rows {

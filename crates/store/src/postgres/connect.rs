@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_postgres::config::Host;
 use tokio_postgres::{AsyncMessage, Client, Config};
 
-use super::fault::translate;
+use super::error::translate;
 use super::tls::{Terms, Tls};
 
 /// Connections of one process, beside the one that listens.

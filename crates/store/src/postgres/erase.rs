@@ -9,7 +9,7 @@ use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 
 use super::audit::write_line;
 use super::blob;
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
 use super::memories;
 use super::session::{Hold, find};
@@ -17,51 +17,56 @@ use super::session::{Hold, find};
 /// Rows looked at in one go.
 const CHUNK_ROWS: i64 = 2_000;
 
-pub(super) async fn erase(desk: &Desk, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
-    let row = find(desk, scope, session, Right::Own, Hold::Yes).await?;
-    erase_rows(desk, row.pk).await?;
-    memories::erase_session(desk, session).await?;
+pub(super) async fn erase(
+    db: &StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+    now: TimestampMs,
+) -> Result<()> {
+    let row = find(db, scope, session, Right::Own, Hold::Yes).await?;
+    erase_rows(db, row.pk).await?;
+    memories::erase_session(db, session).await?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
-    write_line(desk, scope, note, now).await
+    write_line(db, scope, note, now).await
 }
 
 /// Erases a session's rows but for those its forks share, then what only it kept alive.
-async fn erase_rows(desk: &Desk, pk: i64) -> Result<()> {
-    let tenant = desk.tenant.as_str();
+async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
+    let tenant = db.tenant.as_str();
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
-        let needed = needed_by_forks(desk, pk).await?;
-        delete_entries(desk, pk, &needed).await?;
-        desk.execute("DELETE FROM answers WHERE tenant = $1 AND session = $2", &[&tenant, &pk]).await?;
+        let needed = needed_by_forks(db, pk).await?;
+        delete_entries(db, pk, &needed).await?;
+        db.execute("DELETE FROM answers WHERE tenant = $1 AND session = $2", &[&tenant, &pk]).await?;
         let sql = "SELECT base, (SELECT count(*) FROM sessions f WHERE f.tenant = $1 AND f.base = $2 AND f.base IS NOT NULL)
                    FROM sessions WHERE tenant = $1 AND pk = $2";
-        let row = desk.query_one(sql, &[&tenant, &pk]).await?;
+        let row = db.query_one(sql, &[&tenant, &pk]).await?;
         let (base, forks): (Option<i64>, i64) = (row.get(0), row.get(1));
         if forks > 0 {
             let sql = "UPDATE sessions SET version = version + 1, id = NULL, parent = NULL, summary = NULL, behind = false, is_open = false,
                               lease_holder = NULL, authority = NULL
                        WHERE tenant = $1 AND pk = $2";
-            desk.execute(sql, &[&tenant, &pk]).await?;
+            db.execute(sql, &[&tenant, &pk]).await?;
             return Ok(());
         }
-        desk.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
+        db.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
         // The session it was forked from may itself be erased already, and have stayed only for this one.
         if let Some(base) = base {
             let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NULL FOR UPDATE";
-            next = desk.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);
+            next = db.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);
         }
     }
     Ok(())
 }
 
 /// The session's own entries that lie on the path to a fork point.
-async fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
+async fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     let sql = "SELECT DISTINCT base_seq FROM sessions WHERE tenant = $1 AND base = $2 AND base IS NOT NULL";
-    let points = desk.query(sql, &[&desk.tenant.as_str(), &pk]).await?;
+    let points = db.query(sql, &[&db.tenant.as_str(), &pk]).await?;
     let mut needed = HashSet::new();
     let sql = "SELECT inherited FROM sessions WHERE tenant = $1 AND pk = $2";
-    let inherited = seq_of(desk.query_one(sql, &[&desk.tenant.as_str(), &pk]).await?.get(0)).0;
-    let log = LogRows::open(desk, pk, inherited).await?;
+    let inherited = seq_of(db.query_one(sql, &[&db.tenant.as_str(), &pk]).await?.get(0)).0;
+    let log = LogRows::open(db, pk, inherited).await?;
     for point in points {
         log.walk(seq_of(point.get(0)), &mut |step| {
             let known = step.meta.seq.0 <= inherited || !needed.insert(step.meta.seq);
@@ -73,22 +78,22 @@ async fn needed_by_forks(desk: &Desk, pk: i64) -> Result<HashSet<Seq>> {
 }
 
 /// Deletes a session's entries, their texts and their blobs, but for what is needed.
-async fn delete_entries(desk: &Desk, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
-    let tenant = desk.tenant.as_str();
+async fn delete_entries(db: &StoreConnection, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
+    let tenant = db.tenant.as_str();
     let mut after = 0;
     loop {
         let sql =
             "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4";
-        let rows = desk.query(sql, &[&tenant, &pk, &after, &CHUNK_ROWS]).await?;
+        let rows = db.query(sql, &[&tenant, &pk, &after, &CHUNK_ROWS]).await?;
         let Some(last) = rows.last() else { return Ok(()) };
         after = last.get(0);
         let gone: Vec<Seq> =
             rows.iter().map(|row| seq_of(row.get(0))).filter(|seq| !needed.contains(seq)).collect();
-        blob::drop_uses(desk, pk, &gone).await?;
+        blob::drop_uses(db, pk, &gone).await?;
         let seqs: Vec<i32> = gone.iter().map(|seq| int(seq.0)).collect();
         for table in ["texts", "entries"] {
             let sql = format!("DELETE FROM {table} WHERE tenant = $1 AND session = $2 AND seq = ANY ($3)");
-            desk.execute(&sql, &[&tenant, &pk, &seqs]).await?;
+            db.execute(&sql, &[&tenant, &pk, &seqs]).await?;
         }
     }
 }

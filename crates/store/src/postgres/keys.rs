@@ -6,23 +6,23 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 
 use super::audit::write_line;
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
-use crate::rules::{key_note, no_key, shows_key, tenant_note};
+use crate::validate::{key_note, no_key, shows_key, tenant_note};
 
 #[async_trait]
 impl Keys for PgStore {
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
         let key = ApiKey { tenant: scope.tenant.clone(), ..key };
-        writing!(self, scope, desk => put(&desk, scope, &key).await)
+        writing!(self, scope, db => put(&db, scope, &key).await)
     }
 
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
-        reading!(self, scope, desk => list(&desk, scope).await)
+        reading!(self, scope, db => list(&db, scope).await)
     }
 
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-        writing!(self, scope, desk => revoke(&desk, scope, id, now).await)
+        writing!(self, scope, db => revoke(&db, scope, id, now).await)
     }
 
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
@@ -36,7 +36,7 @@ impl Keys for PgStore {
     }
 
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
-        writing!(self, scope, desk => write_line(&desk, scope, tenant_note(), now).await)
+        writing!(self, scope, db => write_line(&db, scope, tenant_note(), now).await)
     }
 
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {
@@ -55,25 +55,24 @@ impl PgStore {
     }
 }
 
-async fn put_row(desk: &Desk, key: &ApiKey) -> Result<()> {
+async fn put_row(db: &StoreConnection, key: &ApiKey) -> Result<()> {
     let json = serde_json::to_string(key).expect("a key holds strings and numbers only");
     let sql = "INSERT INTO keys (hash, tenant, row) VALUES ($1, $2, $3)
                ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
-    desk.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &json]).await?;
+    db.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &json]).await?;
     Ok(())
 }
 
-async fn put(desk: &Desk, scope: &Scope, key: &ApiKey) -> Result<()> {
-    put_row(desk, key).await?;
-    write_line(desk, scope, key_note("made", key), key.created_at).await
+async fn put(db: &StoreConnection, scope: &Scope, key: &ApiKey) -> Result<()> {
+    put_row(db, key).await?;
+    write_line(db, scope, key_note("made", key), key.created_at).await
 }
 
-async fn list(desk: &Desk, scope: &Scope) -> Result<Vec<ApiKey>> {
+async fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {
     let sql = "SELECT row FROM keys WHERE tenant = $1 ORDER BY number";
     let mut keys = Vec::new();
-    for row in desk.query(sql, &[&desk.tenant.as_str()]).await? {
-        let key =
-            serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a key: {error}")))?;
+    for row in db.query(sql, &[&db.tenant.as_str()]).await? {
+        let key = serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a key: {error}")))?;
         if shows_key(scope, &key) {
             keys.push(key);
         }
@@ -81,11 +80,11 @@ async fn list(desk: &Desk, scope: &Scope) -> Result<Vec<ApiKey>> {
     Ok(keys)
 }
 
-async fn revoke(desk: &Desk, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-    let found = list(desk, scope).await?.into_iter().find(|key| key.id == id);
+async fn revoke(db: &StoreConnection, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
+    let found = list(db, scope).await?.into_iter().find(|key| key.id == id);
     let mut key = found.ok_or_else(|| no_key(id))?;
     key.revoked_at.get_or_insert(now);
-    put_row(desk, &key).await?;
-    write_line(desk, scope, key_note("revoked", &key), now).await?;
+    put_row(db, &key).await?;
+    write_line(db, scope, key_note("revoked", &key), now).await?;
     Ok(key)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{Right, Scope, SessionId};
 
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::session::{Hold, find};
 use crate::lease::{LastLease, next_lease, remaining_of_wall_time};
 
@@ -41,29 +41,29 @@ impl PgLease {
 
 /// Takes a free or expired lease, or renews the holder's own.
 pub(super) async fn take(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: &SessionId,
     holder: &str,
     ttl_ms: i64,
 ) -> Result<Lease> {
-    let row = find(desk, scope, session, Right::Write, Hold::Yes).await?;
+    let row = find(db, scope, session, Right::Write, Hold::Yes).await?;
     let lease = next_lease(row.lease.as_ref().map(PgLease::now), &row.summary.id, holder, ttl_ms)?;
     let sql = format!(
         "UPDATE sessions SET version = version + 1, lease_holder = $3, lease_fence = $4, lease_until = {NOW_MS} + $5
          WHERE tenant = $1 AND pk = $2"
     );
     let fence = i64::try_from(lease.fence).unwrap_or(i64::MAX);
-    desk.execute(&sql, &[&desk.tenant.as_str(), &row.pk, &lease.holder, &fence, &ttl_ms]).await?;
+    db.execute(&sql, &[&db.tenant.as_str(), &row.pk, &lease.holder, &fence, &ttl_ms]).await?;
     Ok(lease)
 }
 
 /// The row keeps the fence, so that fences never go back; the lease is only over.
-pub(super) async fn release(desk: &Desk, scope: &Scope, given: &Lease) -> Result<()> {
-    let row = find(desk, scope, &given.session, Right::Write, Hold::Yes).await?;
+pub(super) async fn release(db: &StoreConnection, scope: &Scope, given: &Lease) -> Result<()> {
+    let row = find(db, scope, &given.session, Right::Write, Hold::Yes).await?;
     if row.lease.as_ref().is_some_and(|last| last.now().is(given)) {
         let sql = "UPDATE sessions SET version = version + 1, lease_until = 0 WHERE tenant = $1 AND pk = $2";
-        desk.execute(sql, &[&desk.tenant.as_str(), &row.pk]).await?;
+        db.execute(sql, &[&db.tenant.as_str(), &row.pk]).await?;
     }
     Ok(())
 }

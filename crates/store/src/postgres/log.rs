@@ -12,9 +12,9 @@ use sapwood_core::{EntryId, Kind, Record, Seq, TimestampMs, TurnId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::desk::Desk;
+use super::connection::StoreConnection;
+use crate::compression::unpack;
 use crate::decode::RawEntry;
-use crate::pack::unpack;
 use crate::page::BackwardPage;
 
 /// Forks of forks of forks: deeper than this is a mistake.
@@ -45,7 +45,7 @@ struct Level {
 }
 
 pub(super) struct LogRows<'d> {
-    pub desk: &'d Desk,
+    pub db: &'d StoreConnection,
     levels: Vec<Level>,
 }
 
@@ -54,9 +54,9 @@ pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<(
 
 impl<'d> LogRows<'d> {
     /// The log of a session that is known to share so many entries: usually none, and nothing is read.
-    pub async fn open(desk: &'d Desk, pk: i64, inherited: u32) -> Result<Self> {
+    pub async fn open(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         if inherited == 0 {
-            return Ok(Self { desk, levels: vec![Level { pk, inherited, fork_point: 0 }] });
+            return Ok(Self { db, levels: vec![Level { pk, inherited, fork_point: 0 }] });
         }
         let sql = "WITH RECURSIVE up AS (
                      SELECT pk, inherited, base, base_seq, 0 AS fork_point, 0 AS level
@@ -67,13 +67,13 @@ impl<'d> LogRows<'d> {
                        SELECT pk, inherited, base, base_seq FROM sessions WHERE tenant = $1 AND pk = up.base LIMIT 1
                      ) s WHERE up.level <= $3
                    ) SELECT pk, inherited, fork_point FROM up ORDER BY level";
-        let rows = desk.query(sql, &[&desk.tenant.as_str(), &pk, &FORKS_MAX]).await?;
+        let rows = db.query(sql, &[&db.tenant.as_str(), &pk, &FORKS_MAX]).await?;
         let level =
             |row: &Row| Level { pk: row.get(0), inherited: seq_of(row.get(1)).0, fork_point: row.get(2) };
         if rows.is_empty() || rows.len() > FORKS_MAX as usize {
-            return Err(desk.damaged(format!("session {pk} has {} sessions above it", rows.len())));
+            return Err(db.damaged(format!("session {pk} has {} sessions above it", rows.len())));
         }
-        Ok(Self { desk, levels: rows.iter().map(level).collect() })
+        Ok(Self { db, levels: rows.iter().map(level).collect() })
     }
 
     pub fn pk(&self) -> i64 {
@@ -103,12 +103,12 @@ impl<'d> LogRows<'d> {
     /// The level an entry is at home at, going up from one that has it by this number.
     async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
         while seq.0 <= self.levels[at].inherited {
-            let gone = || self.desk.damaged(format!("shared entry {seq} of session {} is gone", self.pk()));
+            let gone = || self.db.damaged(format!("shared entry {seq} of session {} is gone", self.pk()));
             let above = self.levels.get(at + 1).ok_or_else(gone)?;
             let sql = "SELECT ancestor_at($1, $2, $3, $4, $5)";
-            let tenant = self.desk.tenant.as_str();
+            let tenant = self.db.tenant.as_str();
             let row = self
-                .desk
+                .db
                 .query_one(sql, &[&tenant, &above.pk, &int(above.inherited), &above.fork_point, &int(seq.0)])
                 .await?;
             seq = seq_of(row.get::<_, Option<i32>>(0).ok_or_else(gone)?);
@@ -123,9 +123,9 @@ impl<'d> LogRows<'d> {
         }
         let (level, at) = self.descend(0, seq).await?;
         let sql = format!("SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3");
-        let params: super::desk::Params<'_> =
-            &[&self.desk.tenant.as_str(), &self.levels[level].pk, &int(at.0)];
-        let row = self.desk.query_opt(&sql, params).await?;
+        let params: super::connection::Params<'_> =
+            &[&self.db.tenant.as_str(), &self.levels[level].pk, &int(at.0)];
+        let row = self.db.query_opt(&sql, params).await?;
         row.map(|row| self.unpack(self.raw(&row, level)?)).transpose()
     }
 
@@ -138,7 +138,7 @@ impl<'d> LogRows<'d> {
             _ => (seq.0 > 1).then(|| Seq(seq.0 - 1)),
         };
         let code: i16 = row.get(5);
-        let unknown = || self.desk.damaged(format!("entry {seq} has the unknown kind {code}"));
+        let unknown = || self.db.damaged(format!("entry {seq} has the unknown kind {code}"));
         let kind = u8::try_from(code).ok().and_then(Kind::from_code).ok_or_else(unknown)?;
         let by: &str = row.get(9);
         let meta = Meta {
@@ -146,7 +146,7 @@ impl<'d> LogRows<'d> {
             id: EntryId::from_bytes(row.get::<_, Uuid>(3).into_bytes()),
             parent,
             at: TimestampMs(row.get(4)),
-            by: by.parse().map_err(|error| self.desk.damaged(format!("entry {seq}: {error}")))?,
+            by: by.parse().map_err(|error| self.db.damaged(format!("entry {seq}: {error}")))?,
             turn: row.get::<_, Option<Uuid>>(8).map(|turn| TurnId::from_bytes(turn.into_bytes())),
             kind,
         };
@@ -160,7 +160,7 @@ impl<'d> LogRows<'d> {
 
     fn unpack(&self, raw: RawEntry) -> Result<Record> {
         let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
-            self.desk.damaged(format!("entry {} of session {}: {what}", raw.meta.seq, self.pk()))
+            self.db.damaged(format!("entry {} of session {}: {what}", raw.meta.seq, self.pk()))
         })?;
         Ok(Record { meta: raw.meta, version: raw.version, body })
     }
@@ -189,8 +189,7 @@ impl<'d> LogRows<'d> {
         );
         let mut chunk = CHUNK_ROWS_MIN;
         loop {
-            let rows =
-                self.desk.query(&sql, &[&self.desk.tenant.as_str(), &pk, &int(wanted.0), &chunk]).await?;
+            let rows = self.db.query(&sql, &[&self.db.tenant.as_str(), &pk, &int(wanted.0), &chunk]).await?;
             let mut visited: usize = 0;
             for row in &rows {
                 if row.get::<_, i32>(0) != int(wanted.0) {
@@ -208,7 +207,7 @@ impl<'d> LogRows<'d> {
             }
             if visited == 0 {
                 let what = format!("session {pk} has no entry {wanted}, which others hang from (I2)");
-                return Err(self.desk.damaged(what));
+                return Err(self.db.damaged(what));
             }
             let is_dense = visited * 2 > rows.len();
             chunk = if is_dense { (chunk * 2).min(CHUNK_ROWS_MAX) } else { CHUNK_ROWS_MIN };
@@ -229,8 +228,8 @@ impl<'d> LogRows<'d> {
              AS page WHERE before < $5 ORDER BY seq"
         );
         let (from, budget) = (int(after.0.max(self.inherited())), PAGE_BYTES as i64);
-        let tenant = self.desk.tenant.as_str();
-        let rows = self.desk.query(&sql, &[&tenant, &self.pk(), &from, &rest, &budget]).await?;
+        let tenant = self.db.tenant.as_str();
+        let rows = self.db.query(&sql, &[&tenant, &self.pk(), &from, &rest, &budget]).await?;
         let mut bytes = bytes_of_page(&records);
         for row in &rows {
             if bytes >= PAGE_BYTES {
@@ -304,8 +303,7 @@ impl<'d> LogRows<'d> {
         let from = int(after.0.max(self.inherited()));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let code = i16::from(kind.code());
-        let rows =
-            self.desk.query(&sql, &[&self.desk.tenant.as_str(), &self.pk(), &code, &from, &limit]).await?;
+        let rows = self.db.query(&sql, &[&self.db.tenant.as_str(), &self.pk(), &code, &from, &limit]).await?;
         rows.iter().map(|row| self.unpack(self.raw(row, 0)?)).collect()
     }
 
@@ -327,14 +325,14 @@ impl<'d> LogRows<'d> {
     /// The last seq of the log.
     pub async fn last_seq(&self) -> Result<Seq> {
         let sql = "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 ORDER BY seq DESC LIMIT 1";
-        let row = self.desk.query_opt(sql, &[&self.desk.tenant.as_str(), &self.pk()]).await?;
+        let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &self.pk()]).await?;
         Ok(row.map_or(Seq(self.inherited()), |row| seq_of(row.get(0))))
     }
 
     async fn id_at(&self, seq: Seq) -> Result<EntryId> {
         let (pk, at) = self.home_of(seq).await?;
         let sql = "SELECT id FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3";
-        let row = self.desk.query_one(sql, &[&self.desk.tenant.as_str(), &pk, &int(at.0)]).await?;
+        let row = self.db.query_one(sql, &[&self.db.tenant.as_str(), &pk, &int(at.0)]).await?;
         Ok(EntryId::from_bytes(row.get::<_, Uuid>(0).into_bytes()))
     }
 
@@ -355,8 +353,7 @@ impl<'d> LogRows<'d> {
         let sql = "SELECT first_at_or_after($1, $2, $3, $4, $5)";
         let (low, high) = (int(shared + 1), int(last.0 + 1));
         let id = Uuid::from_bytes(*id.as_bytes());
-        let row =
-            self.desk.query_one(sql, &[&self.desk.tenant.as_str(), &self.pk(), &low, &high, &id]).await?;
+        let row = self.db.query_one(sql, &[&self.db.tenant.as_str(), &self.pk(), &low, &high, &id]).await?;
         Ok(seq_of(row.get(0)))
     }
 
@@ -389,8 +386,9 @@ impl<'d> LogRows<'d> {
         loop {
             let sql = "SELECT highest_with($1, $2, $3, $4)";
             let pk = self.levels[level].pk;
-            let params: super::desk::Params<'_> = &[&self.desk.tenant.as_str(), &pk, &int(at.0), &int(count)];
-            at = seq_of(self.desk.query_one(sql, params).await?.get(0));
+            let params: super::connection::Params<'_> =
+                &[&self.db.tenant.as_str(), &pk, &int(at.0), &int(count)];
+            at = seq_of(self.db.query_one(sql, params).await?.get(0));
             let found = self.node_row(level, at).await?;
             let number = if level == 0 { at } else { Seq(found.depth) };
             // The path may go on in the session above.
@@ -407,7 +405,7 @@ impl<'d> LogRows<'d> {
 
     async fn node_row(&self, level: usize, seq: Seq) -> Result<NodeRow> {
         self.node_of(self.levels[level].pk, seq).await?.ok_or_else(|| {
-            self.desk.damaged(format!("session {} has no entry {seq} in its tree", self.levels[level].pk))
+            self.db.damaged(format!("session {} has no entry {seq} in its tree", self.levels[level].pk))
         })
     }
 
@@ -415,7 +413,7 @@ impl<'d> LogRows<'d> {
     pub async fn node_of(&self, pk: i64, seq: Seq) -> Result<Option<NodeRow>> {
         let sql = "SELECT seq, parent, depth, jump, messages, settings FROM entries
                    WHERE tenant = $1 AND session = $2 AND seq = $3 AND depth IS NOT NULL";
-        let row = self.desk.query_opt(sql, &[&self.desk.tenant.as_str(), &pk, &int(seq.0)]).await?;
+        let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &pk, &int(seq.0)]).await?;
         Ok(row.map(|row| NodeRow::read(&row)))
     }
 
@@ -441,7 +439,7 @@ impl<'d> LogRows<'d> {
         if seqs.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.desk.query(sql, &[&self.desk.tenant.as_str(), &self.pk(), &seqs]).await?;
+        let rows = self.db.query(sql, &[&self.db.tenant.as_str(), &self.pk(), &seqs]).await?;
         Ok(rows.iter().map(NodeRow::read).collect())
     }
 }

@@ -11,9 +11,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{hold_tenant, write_line};
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
-use crate::memories::{Wanted, check_change, check_count, note, plan_put, without_session};
+use crate::memories::{MemoryQuery, check_change, check_count, note, plan_put, without_session};
 
 /// Rows asked for at a time; those that are not wanted are passed over.
 const CHUNK_ROWS: i64 = 1_000;
@@ -27,22 +27,22 @@ impl Memories for PgStore {
         expected: u64,
         now: TimestampMs,
     ) -> Result<Memory> {
-        writing!(self, scope, desk => put(&desk, scope, memory.clone(), expected, now).await)
+        writing!(self, scope, db => put(&db, scope, memory.clone(), expected, now).await)
     }
 
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
-        reading!(self, scope, desk => {
-            let found = find(&desk, id).await?;
+        reading!(self, scope, db => {
+            let found = find(&db, id).await?;
             found.filter(|memory| memory.shows_to(scope)).ok_or(StoreError::NoMemory { memory: id })
         })
     }
 
     async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-        reading!(self, scope, desk => list(&desk, scope, filter).await)
+        reading!(self, scope, db => list(&db, scope, filter).await)
     }
 
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
-        writing!(self, scope, desk => forget(&desk, scope, id, now).await)
+        writing!(self, scope, db => forget(&db, scope, id, now).await)
     }
 }
 
@@ -50,60 +50,66 @@ fn uuid_of(id: MemoryId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
 
-fn read(desk: &Desk, row: &Row) -> Result<Memory> {
-    serde_json::from_str(row.get(0)).map_err(|error| desk.damaged(format!("a memory: {error}")))
+fn read(db: &StoreConnection, row: &Row) -> Result<Memory> {
+    serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a memory: {error}")))
 }
 
 /// Whoever asks looks whether it shows.
-async fn find(desk: &Desk, id: MemoryId) -> Result<Option<Memory>> {
+async fn find(db: &StoreConnection, id: MemoryId) -> Result<Option<Memory>> {
     let sql = "SELECT row FROM memories WHERE tenant = $1 AND id = $2";
-    let row = desk.query_opt(sql, &[&desk.tenant.as_str(), &uuid_of(id)]).await?;
-    row.map(|row| read(desk, &row)).transpose()
+    let row = db.query_opt(sql, &[&db.tenant.as_str(), &uuid_of(id)]).await?;
+    row.map(|row| read(db, &row)).transpose()
 }
 
-async fn put(desk: &Desk, scope: &Scope, memory: Memory, expected: u64, now: TimestampMs) -> Result<Memory> {
+async fn put(
+    db: &StoreConnection,
+    scope: &Scope,
+    memory: Memory,
+    expected: u64,
+    now: TimestampMs,
+) -> Result<Memory> {
     // One writer of a tenant's memories at a time: what is looked at here stays so.
-    hold_tenant(desk).await?;
-    let known = find(desk, memory.id).await?;
+    hold_tenant(db).await?;
+    let known = find(db, memory.id).await?;
     let (kept, note) = plan_put(scope, known.as_ref(), memory, expected, now)?;
     if known.as_ref().is_none_or(|known| known.belongs != kept.belongs) {
         let sql = "SELECT count(*) FROM memories WHERE tenant = $1 AND owner = $2";
-        let row = desk.query_one(sql, &[&desk.tenant.as_str(), &kept.belongs.to_string()]).await?;
+        let row = db.query_one(sql, &[&db.tenant.as_str(), &kept.belongs.to_string()]).await?;
         check_count(usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX))?;
     }
-    store(desk, &kept).await?;
-    write_line(desk, scope, note, now).await?;
+    store(db, &kept).await?;
+    write_line(db, scope, note, now).await?;
     Ok(kept)
 }
 
 /// Writes a memory's row, and which sessions support it.
-async fn store(desk: &Desk, memory: &Memory) -> Result<()> {
-    let (tenant, id) = (desk.tenant.as_str(), uuid_of(memory.id));
+async fn store(db: &StoreConnection, memory: &Memory) -> Result<()> {
+    let (tenant, id) = (db.tenant.as_str(), uuid_of(memory.id));
     let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
     let sql = "INSERT INTO memories (tenant, id, owner, superseded_by, row) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT (tenant, id) DO UPDATE SET owner = $3, superseded_by = $4, row = $5";
     let superseded_by = memory.superseded_by.map(uuid_of);
-    desk.execute(sql, &[&tenant, &id, &memory.belongs.to_string(), &superseded_by, &json]).await?;
-    desk.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
+    db.execute(sql, &[&tenant, &id, &memory.belongs.to_string(), &superseded_by, &json]).await?;
+    db.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
     let sessions: Vec<&str> = memory.sources.iter().map(|source| source.session.as_str()).collect();
     let sql = "INSERT INTO memory_sources (tenant, session, memory)
                SELECT DISTINCT $1, session, $2::uuid FROM unnest($3::text[]) AS session";
-    desk.execute(sql, &[&tenant, &id, &sessions]).await?;
+    db.execute(sql, &[&tenant, &id, &sessions]).await?;
     Ok(())
 }
 
-async fn list(desk: &Desk, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-    let wanted = Wanted::read(filter)?;
+async fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+    let wanted = MemoryQuery::read(filter)?;
     let owners = owners(scope, filter);
     let mut before = wanted.before.map_or(Uuid::max(), uuid_of);
     let sql = "SELECT row, id FROM memories
                WHERE tenant = $1 AND ($2::text[] IS NULL OR owner = ANY ($2)) AND id < $3 ORDER BY id DESC LIMIT $4";
     let mut memories: Vec<Memory> = Vec::new();
     loop {
-        let rows = desk.query(sql, &[&desk.tenant.as_str(), &owners, &before, &CHUNK_ROWS]).await?;
+        let rows = db.query(sql, &[&db.tenant.as_str(), &owners, &before, &CHUNK_ROWS]).await?;
         for row in &rows {
             before = row.get(1);
-            memories.push(read(desk, row)?);
+            memories.push(read(db, row)?);
         }
         let page = wanted.page(scope, memories.iter().cloned().map(Ok))?;
         if page.next.is_some() || rows.len() < CHUNK_ROWS as usize {
@@ -125,37 +131,37 @@ fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
     }
 }
 
-async fn forget(desk: &Desk, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
-    hold_tenant(desk).await?;
-    let memory = find(desk, id).await?.ok_or(StoreError::NoMemory { memory: id })?;
+async fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
+    hold_tenant(db).await?;
+    let memory = find(db, id).await?.ok_or(StoreError::NoMemory { memory: id })?;
     check_change(scope, &memory)?;
-    delete(desk, id).await?;
-    write_line(desk, scope, note("forgot", &memory), now).await
+    delete(db, id).await?;
+    write_line(db, scope, note("forgot", &memory), now).await
 }
 
 /// Deletes a row. What it stood in for is current again.
-async fn delete(desk: &Desk, id: MemoryId) -> Result<()> {
-    let (tenant, id) = (desk.tenant.as_str(), uuid_of(id));
-    desk.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
-    desk.execute("DELETE FROM memories WHERE tenant = $1 AND id = $2", &[&tenant, &id]).await?;
+async fn delete(db: &StoreConnection, id: MemoryId) -> Result<()> {
+    let (tenant, id) = (db.tenant.as_str(), uuid_of(id));
+    db.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
+    db.execute("DELETE FROM memories WHERE tenant = $1 AND id = $2", &[&tenant, &id]).await?;
     let sql =
         "SELECT row FROM memories WHERE tenant = $1 AND superseded_by = $2 AND superseded_by IS NOT NULL";
-    for row in desk.query(sql, &[&tenant, &id]).await? {
-        store(desk, &Memory { superseded_by: None, ..read(desk, &row)? }).await?;
+    for row in db.query(sql, &[&tenant, &id]).await? {
+        store(db, &Memory { superseded_by: None, ..read(db, &row)? }).await?;
     }
     Ok(())
 }
 
 /// Takes out what only this session supports.
-pub(super) async fn erase_session(desk: &Desk, session: &SessionId) -> Result<()> {
+pub(super) async fn erase_session(db: &StoreConnection, session: &SessionId) -> Result<()> {
     let sql = "SELECT m.row FROM memory_sources s JOIN memories m ON m.tenant = $1 AND m.id = s.memory
                WHERE s.tenant = $1 AND s.session = $2";
-    for row in desk.query(sql, &[&desk.tenant.as_str(), &session.as_str()]).await? {
-        let memory = read(desk, &row)?;
+    for row in db.query(sql, &[&db.tenant.as_str(), &session.as_str()]).await? {
+        let memory = read(db, &row)?;
         let id = memory.id;
         match without_session(memory, session) {
-            Some(left) => store(desk, &left).await?,
-            None => delete(desk, id).await?,
+            Some(left) => store(db, &left).await?,
+            None => delete(db, id).await?,
         }
     }
     Ok(())

@@ -1,41 +1,41 @@
 //! Many servers, one database: PostgreSQL.
 //!
-//! [`connect`] gets there; a [`desk`] is a connection in a transaction that has named its tenant, and what is done at one is
-//! in the other files, as plain functions: [`schema`] the layout, [`append`] with its [`job`]s and [`known`] things,
+//! [`connect`] gets there; a [`connection`] is a connection in a transaction that has named its tenant, and what is done at one is
+//! in the other files, as plain functions: [`schema`] the layout, [`append`] with its [`append_batch`]s and [`prefetch`] things,
 //! [`writer`] the group commit, [`log`] and [`path`] the entries, [`session`] the rows of lists, [`search`] full text,
-//! [`blob`] and [`sink`] bytes beside the log, [`erase`] what erasing means, [`ear`] wakes readers elsewhere, [`check`] is the doctor's part.
+//! [`blob`] and [`blob_upload`] bytes beside the log, [`erase`] what erasing means, [`notify`] wakes readers elsewhere, [`check`] is the doctor's part.
 //!
 //! Every statement names the tenant, and the tables' policies fence what one might forget (I9). An append is one round trip
 //! on the version of its session that it was prepared on: leases, fences, expected heads and rights are checked by the
 //! rules all stores share, and the version makes the check hold when it is written (I5).
 
 mod append;
+mod append_batch;
 mod audit;
 mod authority;
+#[cfg(feature = "bench")]
+pub mod baseline;
 mod blob;
+mod blob_upload;
+mod cert_verifier;
 mod check;
 mod connect;
-mod desk;
-mod ear;
+mod connection;
 mod erase;
-mod fault;
-#[cfg(feature = "bench")]
-pub mod floor;
-mod job;
+mod error;
 mod keys;
-mod known;
 mod lease;
 mod log;
 mod memories;
+mod notify;
 mod path;
-mod refold;
+mod prefetch;
+mod rebuild_summary;
 mod schema;
 mod search;
 mod session;
-mod sight;
-mod sink;
 mod tls;
-mod trust;
+mod visibility;
 mod writer;
 
 use async_trait::async_trait;
@@ -53,17 +53,17 @@ use sapwood_core::{
 };
 use tokio_postgres::Row;
 
-use crate::pieces::{Piece, UPLOAD_IDLE_S_MAX, slice};
-use crate::rules;
-use append::Hot;
-use blob::Found;
+use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, slice};
+use crate::validate;
+use append::AppendCache;
+use blob::BlobRead;
+use blob_upload::BlobUpload;
 use connect::{Acting, Home, Server};
-use desk::{Desk, Mode, Params};
-use ear::Mouth;
-use fault::Patience;
+use connection::{Mode, Params, StoreConnection};
+use error::Patience;
 use log::LogRows;
+use notify::Notifier;
 use session::{Hold, find};
-use sink::Sink;
 use writer::Writer;
 
 /// How long the last wake-up may take when a store is closed.
@@ -74,32 +74,32 @@ pub struct PgStore {
     acting: Acting,
     pool: Pool,
     writer: Writer,
-    mouth: Mouth,
-    hot: Hot,
+    mouth: Notifier,
+    append_cache: AppendCache,
     /// Dropped last: the others live in it.
     home: Home,
 }
 
 /// Reads in one snapshot, and again if the connection was lost.
 macro_rules! reading {
-    ($store:expr, $scope:expr, $desk:ident => $work:expr) => {
+    ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
             .home
             .inside(async {
-                let mut patience = $crate::postgres::fault::Patience::new();
+                let mut patience = $crate::postgres::error::Patience::new();
                 loop {
-                    let opened = $crate::postgres::desk::Desk::open(
+                    let opened = $crate::postgres::connection::StoreConnection::open(
                         &$store.pool,
                         &$store.server.place,
                         &$scope.tenant,
-                        $crate::postgres::desk::Mode::Read,
+                        $crate::postgres::connection::Mode::Read,
                     )
                     .await;
                     let error = match opened {
-                        Ok($desk) => match async { $work }.await {
+                        Ok($db) => match async { $work }.await {
                             Err(error @ sapwood_core::StoreError::Unreachable { .. }) => error,
                             answer => {
-                                $desk.leave();
+                                $db.leave();
                                 break answer;
                             }
                         },
@@ -117,30 +117,30 @@ macro_rules! reading {
 /// Writes in one transaction. It is done again if it is certain that nothing was written: the connection was lost before the
 /// end, or another transaction was in the way.
 macro_rules! writing {
-    ($store:expr, $scope:expr, $desk:ident => $work:expr) => {
+    ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
             .home
             .inside(async {
-                let mut patience = $crate::postgres::fault::Patience::new();
+                let mut patience = $crate::postgres::error::Patience::new();
                 loop {
-                    let opened = $crate::postgres::desk::Desk::open(
+                    let opened = $crate::postgres::connection::StoreConnection::open(
                         &$store.pool,
                         &$store.server.place,
                         &$scope.tenant,
-                        $crate::postgres::desk::Mode::Write,
+                        $crate::postgres::connection::Mode::Write,
                     )
                     .await;
                     let error = match opened {
-                        Ok($desk) => match async { $work }.await {
-                            Ok(answer) => match $desk.commit().await {
+                        Ok($db) => match async { $work }.await {
+                            Ok(answer) => match $db.commit().await {
                                 Ok(()) => {
                                     $store.mouth.tell_others();
                                     break Ok(answer);
                                 }
-                                Err(error) => $crate::postgres::desk::not_known(error),
+                                Err(error) => $crate::postgres::connection::not_known(error),
                             },
                             Err(error) => {
-                                $desk.roll_back().await;
+                                $db.roll_back().await;
                                 error
                             }
                         },
@@ -163,9 +163,9 @@ impl PgStore {
         let home = Home::new()?;
         let acting = home.block_on(prepare(&server))?;
         let pool = server.pool(acting)?;
-        let mouth = Mouth::new(pool.clone(), home.handle().clone());
+        let mouth = Notifier::new(pool.clone(), home.handle().clone());
         let writer = Writer::new(pool.clone(), server.place.clone(), mouth.clone(), home.handle().clone());
-        let store = Self { server, acting, pool, writer, mouth, hot: Hot::default(), home };
+        let store = Self { server, acting, pool, writer, mouth, append_cache: AppendCache::default(), home };
         // Only room is at stake: a standby cannot do it, and the next upload tries again.
         let _ = store.home.block_on(store.sweep_uploads());
         Ok(store)
@@ -182,9 +182,9 @@ impl PgStore {
                 let mut patience = Patience::new();
                 loop {
                     let asked = async {
-                        let desk = Desk::open_door(&self.pool, &self.server.place).await?;
-                        let rows = desk.query(sql, params).await?;
-                        desk.leave();
+                        let db = StoreConnection::open_door(&self.pool, &self.server.place).await?;
+                        let rows = db.query(sql, params).await?;
+                        db.leave();
                         Ok(rows)
                     };
                     match asked.await {
@@ -202,9 +202,10 @@ impl PgStore {
             let tenant: TenantId = row.get::<_, String>(0).parse().map_err(|error| self.damaged(error))?;
             self.home
                 .inside(async {
-                    let desk = Desk::open(&self.pool, &self.server.place, &tenant, Mode::Write).await?;
-                    blob::sweep(&desk).await?;
-                    desk.commit().await
+                    let db =
+                        StoreConnection::open(&self.pool, &self.server.place, &tenant, Mode::Write).await?;
+                    blob::sweep(&db).await?;
+                    db.commit().await
                 })
                 .await?;
         }
@@ -213,14 +214,14 @@ impl PgStore {
 
     async fn cut_up(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) -> Result<()> {
         let pieces = Piece::all_of(&bytes);
-        writing!(self, scope, desk => blob::cut_up(&desk, blob, bytes.len(), &pieces).await)
+        writing!(self, scope, db => blob::cut_up(&db, blob, bytes.len(), &pieces).await)
     }
 
     /// Brings the tenant's search index up to date.
     async fn catch_up(&self, scope: &Scope) -> Result<()> {
         for _ in search::rounds() {
-            let behind: bool = reading!(self, scope, desk => search::is_behind(&desk).await)?;
-            if !behind || !writing!(self, scope, desk => search::index_some(&desk).await)? {
+            let behind: bool = reading!(self, scope, db => search::is_behind(&db).await)?;
+            if !behind || !writing!(self, scope, db => search::index_some(&db).await)? {
                 break;
             }
         }
@@ -249,41 +250,45 @@ impl Drop for PgStore {
 }
 
 /// A session's log, for a caller who may read it.
-async fn open_log<'d>(desk: &'d Desk, scope: &Scope, session: &SessionId) -> Result<(LogRows<'d>, Summary)> {
-    let row = find(desk, scope, session, Right::Read, Hold::No).await?;
-    Ok((LogRows::open(desk, row.pk, row.summary.inherited).await?, row.summary))
+async fn open_log<'d>(
+    db: &'d StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+) -> Result<(LogRows<'d>, Summary)> {
+    let row = find(db, scope, session, Right::Read, Hold::No).await?;
+    Ok((LogRows::open(db, row.pk, row.summary.inherited).await?, row.summary))
 }
 
 #[async_trait]
 impl Sessions for PgStore {
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
-        writing!(self, scope, desk => session::create(&desk, scope, &new).await)
+        writing!(self, scope, db => session::create(&db, scope, &new).await)
     }
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
-        writing!(self, scope, desk => session::fork(&desk, scope, &fork).await)
+        writing!(self, scope, db => session::fork(&db, scope, &fork).await)
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        reading!(self, scope, desk => {
-            Ok(find(&desk, scope, session, Right::Read, Hold::No).await?.summary)
+        reading!(self, scope, db => {
+            Ok(find(&db, scope, session, Right::Read, Hold::No).await?.summary)
         })
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-        reading!(self, scope, desk => session::list(&desk, scope, filter).await)
+        reading!(self, scope, db => session::list(&db, scope, filter).await)
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-        reading!(self, scope, desk => session::children(&desk, scope, session).await)
+        reading!(self, scope, db => session::children(&db, scope, session).await)
     }
 
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
-        writing!(self, scope, desk => erase::erase(&desk, scope, session, now).await)
+        writing!(self, scope, db => erase::erase(&db, scope, session, now).await)
     }
 
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
-        reading!(self, scope, desk => session::heads(&desk, scope, sessions).await)
+        reading!(self, scope, db => session::heads(&db, scope, sessions).await)
     }
 
     async fn change_mark(&self) -> Result<Option<u64>> {
@@ -309,8 +314,8 @@ impl Log for PgStore {
         limit: usize,
     ) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
-        reading!(self, scope, desk => {
-            open_log(&desk, scope, session).await?.0.read_after(after, limit).await
+        reading!(self, scope, db => {
+            open_log(&db, scope, session).await?.0.read_after(after, limit).await
         })
     }
 
@@ -323,8 +328,8 @@ impl Log for PgStore {
         limit: usize,
     ) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
-        reading!(self, scope, desk => {
-            open_log(&desk, scope, session).await?.0.read_kinds(kinds, after, limit).await
+        reading!(self, scope, db => {
+            open_log(&db, scope, session).await?.0.read_kinds(kinds, after, limit).await
         })
     }
 
@@ -335,8 +340,8 @@ impl Log for PgStore {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        reading!(self, scope, desk => {
-            let (log, summary) = open_log(&desk, scope, session).await?;
+        reading!(self, scope, db => {
+            let (log, summary) = open_log(&db, scope, session).await?;
             path::read_path(&log, &summary, at, until).await
         })
     }
@@ -348,24 +353,24 @@ impl Log for PgStore {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>> {
-        reading!(self, scope, desk => {
-            let (log, summary) = open_log(&desk, scope, session).await?;
+        reading!(self, scope, db => {
+            let (log, summary) = open_log(&db, scope, session).await?;
             path::read_in_tree(&log, &summary.id, leaf).await?;
             log.nth_message(leaf, count).await
         })
     }
 
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        reading!(self, scope, desk => {
-            let (log, summary) = open_log(&desk, scope, session).await?;
-            log.record(seq).await?.ok_or_else(|| rules::no_entry(&summary.id, seq))
+        reading!(self, scope, db => {
+            let (log, summary) = open_log(&db, scope, session).await?;
+            log.record(seq).await?.ok_or_else(|| validate::no_entry(&summary.id, seq))
         })
     }
 
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
         let range = EntryId::prefix_range(id_prefix);
-        reading!(self, scope, desk => {
-            let (log, _) = open_log(&desk, scope, session).await?;
+        reading!(self, scope, db => {
+            let (log, _) = open_log(&db, scope, session).await?;
             match range {
                 Some((low, high)) => log.records_between(low, high).await,
                 None => Ok(Vec::new()),
@@ -383,22 +388,22 @@ impl Leases for PgStore {
         holder: &str,
         ttl_ms: i64,
     ) -> Result<Lease> {
-        writing!(self, scope, desk => lease::take(&desk, scope, session, holder, ttl_ms).await)
+        writing!(self, scope, db => lease::take(&db, scope, session, holder, ttl_ms).await)
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        writing!(self, scope, desk => lease::release(&desk, scope, lease).await)
+        writing!(self, scope, db => lease::release(&db, scope, lease).await)
     }
 }
 
 #[async_trait]
 impl Authorities for PgStore {
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
-        match writing!(self, scope, desk => authority::settle(&desk, scope, session).await) {
+        match writing!(self, scope, db => authority::settle(&db, scope, session).await) {
             // A standby is read as the audit says.
-            Err(StoreError::ReadOnly { .. }) => reading!(self, scope, desk => {
-                let mut summary = find(&desk, scope, session, Right::Read, Hold::No).await?.summary;
-                rules::settle_summary(&mut summary, authority::trace(&desk, scope, session).await?);
+            Err(StoreError::ReadOnly { .. }) => reading!(self, scope, db => {
+                let mut summary = find(&db, scope, session, Right::Read, Hold::No).await?.summary;
+                validate::settle_summary(&mut summary, authority::trace(&db, scope, session).await?);
                 Ok(summary.authority.unwrap_or_default())
             }),
             settled => settled,
@@ -406,38 +411,38 @@ impl Authorities for PgStore {
     }
 
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
-        writing!(self, scope, desk => authority::grant_model(&desk, scope, session, model).await)
+        writing!(self, scope, db => authority::grant_model(&db, scope, session, model).await)
     }
 }
 
 #[async_trait]
 impl Search for PgStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-        rules::check_query(query)?;
+        validate::check_query(query)?;
         match self.catch_up(scope).await {
             // A standby can still be searched, as far as it is indexed.
             Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
             Err(error) => return Err(error),
         }
-        reading!(self, scope, desk => search::search(&desk, scope, query).await)
+        reading!(self, scope, db => search::search(&db, scope, query).await)
     }
 }
 
 #[async_trait]
 impl Blobs for PgStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(Sink::new(self, scope.clone())))
+        Ok(Box::new(BlobUpload::new(self, scope.clone())))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
-        reading!(self, scope, desk => blob::size(&desk, scope, blob).await)
+        reading!(self, scope, db => blob::size(&db, scope, blob).await)
     }
 
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
-        let found = reading!(self, scope, desk => blob::read(&desk, scope, blob, from, limit).await)?;
+        let found = reading!(self, scope, db => blob::read(&db, scope, blob, from, limit).await)?;
         match found {
-            Found::Span(bytes) => Ok(bytes),
-            Found::Uncut(bytes) => {
+            BlobRead::Span(bytes) => Ok(bytes),
+            BlobRead::Uncut(bytes) => {
                 let span = slice(&bytes, from, limit).to_vec();
                 // So that it is read whole only once. Where that cannot be written, it is read as it is.
                 let _ = self.cut_up(scope, blob, bytes).await;
@@ -450,7 +455,7 @@ impl Blobs for PgStore {
 #[async_trait]
 impl Audit for PgStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
-        writing!(self, scope, desk => audit::write_line(&desk, scope, note.clone(), now).await)
+        writing!(self, scope, db => audit::write_line(&db, scope, note.clone(), now).await)
     }
 
     async fn read_audit(
@@ -460,7 +465,7 @@ impl Audit for PgStore {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        reading!(self, scope, desk => audit::read_lines(&desk, scope, session, after, limit).await)
+        reading!(self, scope, db => audit::read_lines(&db, scope, session, after, limit).await)
     }
 
     async fn read_audit_since(
@@ -470,7 +475,7 @@ impl Audit for PgStore {
         since: TimestampMs,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        reading!(self, scope, desk => audit::read_since(&desk, scope, session, since, limit).await)
+        reading!(self, scope, db => audit::read_since(&db, scope, session, since, limit).await)
     }
 }
 
@@ -479,8 +484,8 @@ impl Upkeep for PgStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
         self.catch_up(scope).await?;
         let findings = match repair {
-            Repair::No => reading!(self, scope, desk => check::check(&desk, scope, repair).await)?,
-            Repair::Yes => writing!(self, scope, desk => check::check(&desk, scope, repair).await)?,
+            Repair::No => reading!(self, scope, db => check::check(&db, scope, repair).await)?,
+            Repair::Yes => writing!(self, scope, db => check::check(&db, scope, repair).await)?,
         };
         self.catch_up(scope).await?;
         Ok(findings)

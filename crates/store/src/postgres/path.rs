@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use sapwood_core::entry::{Body, Entry, Outcome, Stance};
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::view::Settings;
+use sapwood_core::settings::Settings;
 use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
 
-use super::known::settings_at;
 use super::log::LogRows;
+use super::prefetch::settings_at;
 use crate::decode::{Goal, decode_all};
-use crate::rules::{beside_tree, no_entry};
+use crate::validate::{beside_tree, no_entry};
 
 pub(super) async fn read_path(
     log: &LogRows<'_>,
@@ -51,7 +51,7 @@ pub(super) async fn read_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Se
 }
 
 async fn collect(log: &LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>> {
-    let desk = log.desk;
+    let db = log.db;
     let mut goal = Goal::Searching;
     let mut raws = Vec::new();
     log.walk(from, &mut |raw| {
@@ -60,7 +60,7 @@ async fn collect(log: &LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry
             Until::Entries(count) => raws.len() + 1 >= count as usize,
             Until::ContextStart => {
                 if raw.meta.kind == Kind::Compaction && goal == Goal::Searching {
-                    goal = Goal::of(&raw.body().map_err(|what| desk.damaged(what))?);
+                    goal = Goal::of(&raw.body().map_err(|what| db.damaged(what))?);
                 }
                 goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
             }
@@ -85,7 +85,7 @@ async fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId
         return Ok(ended);
     }
     for record in all_of_kind(log, Kind::TurnEnded, after).await? {
-        let body = record.decode().map_err(|error| log.desk.damaged(error))?;
+        let body = record.decode().map_err(|error| log.db.damaged(error))?;
         let turn = record.meta.turn.filter(|turn| began.contains(turn));
         if let (Some(turn), Body::TurnEnded(body)) = (turn, body) {
             ended.push((turn, body.outcome));

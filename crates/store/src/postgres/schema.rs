@@ -10,7 +10,7 @@ use sapwood_core::port::store::Result;
 use tokio_postgres::Client;
 
 use super::connect::{Acting, ROLE, Server};
-use super::fault::translate;
+use super::error::translate;
 
 /// Each step leads from the layout of its number to the next. Never change one that was released.
 const STEPS: &[&str] =

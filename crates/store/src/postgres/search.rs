@@ -9,13 +9,13 @@ use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Kind, Record, Right, Scope, TenantId};
 
-use super::desk::Desk;
+use super::connection::StoreConnection;
 use super::log::{LogRows, seq_of};
 use super::session::{Hold, find};
-use super::sight::{seen_by, seen_from};
+use super::visibility::{seen_by, seen_from};
 use crate::match_text::{Query, is_searched, stored_text};
-use crate::rules;
-use crate::words::distinct_words;
+use crate::tokenize::distinct_words;
+use crate::validate;
 
 /// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
@@ -36,22 +36,22 @@ pub(super) fn rounds() -> std::ops::Range<usize> {
 }
 
 /// Whether the tenant has entries that the index has not seen.
-pub(super) async fn is_behind(desk: &Desk) -> Result<bool> {
+pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
     let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND behind LIMIT 1";
-    Ok(desk.query_opt(sql, &[&desk.tenant.as_str()]).await?.is_some())
+    Ok(db.query_opt(sql, &[&db.tenant.as_str()]).await?.is_some())
 }
 
 /// Indexes some of what is not yet; says whether that was anything. Several processes may do this at once: each takes
 /// sessions that no other has taken.
-pub(super) async fn index_some(desk: &Desk) -> Result<bool> {
-    let tenant = desk.tenant.as_str();
+pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
+    let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
                FOR NO KEY UPDATE SKIP LOCKED";
-    let rows = desk.query(sql, &[&tenant]).await?;
+    let rows = db.query(sql, &[&tenant]).await?;
     let mut room = CATCH_UP_ROWS;
     for row in &rows {
         let (pk, indexed): (i64, i32) = (row.get(0), row.get(1));
-        let taken = index_session(desk, pk, indexed, room).await?;
+        let taken = index_session(db, pk, indexed, room).await?;
         room -= taken;
         if room <= 0 {
             break;
@@ -61,11 +61,11 @@ pub(super) async fn index_some(desk: &Desk) -> Result<bool> {
 }
 
 /// Indexes a session's next entries, and says how many they were.
-async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<i64> {
-    let tenant = desk.tenant.as_str();
+async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, room: i64) -> Result<i64> {
+    let tenant = db.tenant.as_str();
     let sql = "SELECT seq, at, kind, version, packing, body FROM entries
                WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4";
-    let rows = desk.query(sql, &[&tenant, &pk, &indexed, &room]).await?;
+    let rows = db.query(sql, &[&tenant, &pk, &indexed, &room]).await?;
     let (mut seqs, mut times, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for row in &rows {
         let small = |at: usize| u8::try_from(row.get::<_, i16>(at)).unwrap_or(u8::MAX);
@@ -73,18 +73,18 @@ async fn index_session(desk: &Desk, pk: i64, indexed: i32, room: i64) -> Result<
         if let Some(text) = stored_text(small(2), version, small(4), row.get(5)) {
             seqs.push(row.get::<_, i32>(0));
             times.push(row.get::<_, i64>(1));
-            texts.push(vector(&desk.tenant, pk, &distinct_words(&text)));
+            texts.push(vector(&db.tenant, pk, &distinct_words(&text)));
         }
     }
     let sql = "INSERT INTO texts (tenant, session, seq, at, words)
                SELECT $1, $2, t.seq, t.at, t.words::tsvector FROM unnest($3::int[], $4::bigint[], $5::text[])
                  AS t (seq, at, words) ON CONFLICT DO NOTHING";
-    desk.execute(sql, &[&tenant, &pk, &seqs, &times, &texts]).await?;
+    db.execute(sql, &[&tenant, &pk, &seqs, &times, &texts]).await?;
     let is_done = (rows.len() as i64) < room;
     let last = rows.last().map_or(indexed, |row| row.get(0));
     let sql = "UPDATE sessions SET indexed = $3, behind = behind AND NOT ($4 AND head <= $3)
                WHERE tenant = $1 AND pk = $2";
-    desk.execute(sql, &[&tenant, &pk, &last, &is_done]).await?;
+    db.execute(sql, &[&tenant, &pk, &last, &is_done]).await?;
     Ok(rows.len() as i64)
 }
 
@@ -130,27 +130,27 @@ fn question(query: &Query, marks: &[String]) -> Option<String> {
 /// The last hit before a page: its time, session and seq.
 type After = (i64, i64, i32);
 
-pub(super) async fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
     let mut page = Page { items: Vec::new(), next: None };
     let mut after = read_cursor(query.cursor.as_deref())?;
     let session = match &query.session {
-        Some(id) => Some(find(desk, scope, id, Right::Read, Hold::No).await?),
+        Some(id) => Some(find(db, scope, id, Right::Read, Hold::No).await?),
         None => None,
     };
     let log = match &session {
-        Some(row) => Some(LogRows::open(desk, row.pk, row.summary.inherited).await?),
+        Some(row) => Some(LogRows::open(db, row.pk, row.summary.inherited).await?),
         None => None,
     };
     let marks = match &log {
         Some(log) => log.lineage().map(session_mark).collect(),
-        None => vec![tenant_mark(&desk.tenant)],
+        None => vec![tenant_mark(&db.tenant)],
     };
     let words = Query::parse(&query.text);
     let Some(question) = question(&words, &marks) else { return Ok(page) };
-    let limit = rules::page_limit(query.limit);
+    let limit = validate::page_limit(query.limit);
     let mut passed_over = 0;
     loop {
-        let rows = found(desk, &question, after).await?;
+        let rows = found(db, &question, after).await?;
         for key in &rows {
             if page.items.len() == limit || passed_over > PASSED_OVER_MAX {
                 page.next = Some(format!("{}.{}.{}", after.0, after.1, after.2));
@@ -162,9 +162,9 @@ pub(super) async fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> R
                 (Some(log), Some(row)) => {
                     seen_from(log, key).await?.map(|record| (row.summary.clone(), record))
                 }
-                _ => seen_by(desk, scope, key).await?,
+                _ => seen_by(db, scope, key).await?,
             };
-            match seen.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?.flatten() {
+            match seen.map(|(summary, record)| hit(db, summary, record, &words)).transpose()?.flatten() {
                 Some(hit) => page.items.push(hit),
                 None => passed_over += 1,
             }
@@ -175,10 +175,10 @@ pub(super) async fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> R
     }
 }
 
-async fn found(desk: &Desk, question: &str, after: After) -> Result<Vec<After>> {
+async fn found(db: &StoreConnection, question: &str, after: After) -> Result<Vec<After>> {
     let sql = "SELECT at, session, seq FROM find_texts($1, $2, $3, $4, $5, $6)";
-    let tenant = desk.tenant.as_str();
-    let rows = desk.query(sql, &[&tenant, &question, &after.0, &after.1, &after.2, &FOUND_ROWS]).await?;
+    let tenant = db.tenant.as_str();
+    let rows = db.query(sql, &[&tenant, &question, &after.0, &after.1, &after.2, &FOUND_ROWS]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
 
@@ -189,32 +189,32 @@ fn read_cursor(cursor: Option<&str>) -> Result<After> {
         let (at, session) = (pieces.next()?.parse().ok()?, pieces.next()?.parse().ok()?);
         Some((at, session, pieces.next()?.parse().ok()?))
     };
-    parse().ok_or_else(|| rules::bad_cursor(text))
+    parse().ok_or_else(|| validate::bad_cursor(text))
 }
 
 /// `None` if the words are all there, but not together as a phrase wants them, or not whole.
-fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
-    let body = record.decode().map_err(|error| desk.damaged(error))?;
+fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
+    let body = record.decode().map_err(|error| db.damaged(error))?;
     let text = body.search_text();
     let is_it = words.is_settled_by(WORD_BYTES_MAX) || words.matches(&text);
-    Ok(is_it.then(|| rules::hit_of(&summary, &record.meta, words, &text)))
+    Ok(is_it.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
 }
 
 /// How many of the tenant's texts the index should hold and does not.
-pub(super) async fn count_missing(desk: &Desk) -> Result<i64> {
+pub(super) async fn count_missing(db: &StoreConnection) -> Result<i64> {
     let kinds: Vec<i16> =
         Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| i16::from(kind.code())).collect();
     let sql = "SELECT count(*) FROM sessions s JOIN entries e ON e.tenant = $1 AND e.session = s.pk AND e.seq <= s.indexed
                WHERE s.tenant = $1 AND e.kind = ANY ($2)
                AND NOT EXISTS (SELECT 1 FROM texts t WHERE t.tenant = $1 AND t.session = e.session AND t.seq = e.seq)";
-    Ok(desk.query_one(sql, &[&desk.tenant.as_str(), &kinds]).await?.get(0))
+    Ok(db.query_one(sql, &[&db.tenant.as_str(), &kinds]).await?.get(0))
 }
 
 /// Has all of the tenant's texts indexed anew.
-pub(super) async fn forget_all(desk: &Desk) -> Result<()> {
-    let tenant = desk.tenant.as_str();
-    desk.execute("DELETE FROM texts WHERE tenant = $1", &[&tenant]).await?;
-    desk.execute("UPDATE sessions SET indexed = inherited, behind = true WHERE tenant = $1", &[&tenant])
+pub(super) async fn forget_all(db: &StoreConnection) -> Result<()> {
+    let tenant = db.tenant.as_str();
+    db.execute("DELETE FROM texts WHERE tenant = $1", &[&tenant]).await?;
+    db.execute("UPDATE sessions SET indexed = inherited, behind = true WHERE tenant = $1", &[&tenant])
         .await?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use sapwood_core::entry::Body;
 use sapwood_core::port::store::{
     AuditAction, AuditNote, Created, Fork, ListFilter, ListOrder, NewSession, Page, Result,
 };
+use sapwood_core::project::session_filter::SessionFilter;
 use sapwood_core::project::summary::{ForkPoint, Summary};
-use sapwood_core::project::wanted::Wanted;
 use sapwood_core::scope::Reach;
 use sapwood_core::tree::{Head, Lookup, settings_at};
 use sapwood_core::{Draft, Right, Scope, Seq, SessionId, StoreError};
@@ -15,13 +15,13 @@ use tokio_postgres::Row;
 use super::append::write_first;
 use super::audit::write_line;
 use super::authority;
-use super::desk::Desk;
-use super::known::{Known, is_on_path};
+use super::connection::StoreConnection;
 use super::lease::{NOW_MS, PgLease};
 use super::log::{LogRows, int, seq_of};
 use super::path::read_in_tree;
-use crate::admit::admit;
-use crate::rules::{ListSpan, page_limit, print_json, print_list_cursor};
+use super::prefetch::{Prefetched, is_on_path};
+use crate::authorize::authorize;
+use crate::validate::{ListSpan, page_limit, print_json, print_list_cursor};
 
 /// Rows of a list asked for at a time; those the caller may not see are passed over.
 const LIST_ROWS: i64 = 500;
@@ -58,38 +58,38 @@ pub(super) enum Hold {
 
 /// Finds a session of the scope's own tenant and lets the caller in, or not.
 pub(super) async fn find(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     id: &SessionId,
     needed: Right,
     hold: Hold,
 ) -> Result<SessionRow> {
-    let row = look_up(desk, id, hold).await?.ok_or_else(|| no_session(id))?;
-    admit(scope, &row.summary, needed)?;
+    let row = look_up(db, id, hold).await?.ok_or_else(|| no_session(id))?;
+    authorize(scope, &row.summary, needed)?;
     Ok(row)
 }
 
 /// The session that has this id in the tenant, whoever owns it.
-async fn look_up(desk: &Desk, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
+async fn look_up(db: &StoreConnection, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
     let lock = if hold == Hold::Yes { "FOR NO KEY UPDATE" } else { "" };
     let columns = columns();
     let sql =
         format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND id = $2 AND id IS NOT NULL {lock}");
-    let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &id.as_str()]).await?;
-    row.map(|row| read_row(desk, &row)).transpose()
+    let row = db.query_opt(&sql, &[&db.tenant.as_str(), &id.as_str()]).await?;
+    row.map(|row| read_row(db, &row)).transpose()
 }
 
 /// By its number; none for an erased session that only its forks keep.
-pub(super) async fn by_pk(desk: &Desk, pk: i64) -> Result<Option<SessionRow>> {
+pub(super) async fn by_pk(db: &StoreConnection, pk: i64) -> Result<Option<SessionRow>> {
     let columns = columns();
     let sql = format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
-    let row = desk.query_opt(&sql, &[&desk.tenant.as_str(), &pk]).await?;
-    row.map(|row| read_row(desk, &row)).transpose()
+    let row = db.query_opt(&sql, &[&db.tenant.as_str(), &pk]).await?;
+    row.map(|row| read_row(db, &row)).transpose()
 }
 
-fn read_row(desk: &Desk, row: &Row) -> Result<SessionRow> {
-    let mut summary = read_summary(desk, row.get(5))?;
-    summary.authority = authority::read(desk, row.get(7))?;
+fn read_row(db: &StoreConnection, row: &Row) -> Result<SessionRow> {
+    let mut summary = read_summary(db, row.get(5))?;
+    summary.authority = authority::read(db, row.get(7))?;
     let lease = row.get::<_, Option<String>>(2).map(|holder| {
         let fence = u64::try_from(row.get::<_, i64>(3)).unwrap_or(0);
         PgLease::read(holder, fence, row.get(4), row.get(6))
@@ -97,22 +97,26 @@ fn read_row(desk: &Desk, row: &Row) -> Result<SessionRow> {
     Ok(SessionRow { pk: row.get(0), version: row.get(1), lease, summary })
 }
 
-pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
-    serde_json::from_str(json).map_err(|error| desk.damaged(format!("a session's summary: {error}")))
+pub(super) fn read_summary(db: &StoreConnection, json: &str) -> Result<Summary> {
+    serde_json::from_str(json).map_err(|error| db.damaged(format!("a session's summary: {error}")))
 }
 
 /// None if the id is taken.
-async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Result<Option<SessionRow>> {
+async fn insert(
+    db: &StoreConnection,
+    summary: &Summary,
+    base: Option<(i64, Seq)>,
+) -> Result<Option<SessionRow>> {
     let sql = "INSERT INTO sessions (tenant, id, parent, base, base_seq, inherited, head, listed_slot, listed_at, indexed,
                                      summary, authority)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $6, $10, $11)
                ON CONFLICT (tenant, id) WHERE id IS NOT NULL DO NOTHING RETURNING pk, version";
     let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
-    let row = desk
+    let row = db
         .query_opt(
             sql,
             &[
-                &desk.tenant.as_str(),
+                &db.tenant.as_str(),
                 &summary.id.as_str(),
                 &parent,
                 &base.map(|(pk, _)| pk),
@@ -134,22 +138,22 @@ async fn insert(desk: &Desk, summary: &Summary, base: Option<(i64, Seq)>) -> Res
     }))
 }
 
-pub(super) async fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {
-    if insert(desk, &Summary::new(new, scope.principal.clone()), None).await?.is_none() {
+pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
+    if insert(db, &Summary::new(new, scope.principal.clone()), None).await?.is_none() {
         // Somebody else's: that the id cannot be had is all that is said.
         let taken = || StoreError::Exists { session: new.id.clone() };
-        let row = look_up(desk, &new.id, Hold::No).await?.ok_or_else(taken)?;
-        return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
+        let row = look_up(db, &new.id, Hold::No).await?.ok_or_else(taken)?;
+        return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
     }
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
-    write_line(desk, scope, note, new.now).await?;
+    write_line(db, scope, note, new.now).await?;
     Ok(Created::New)
 }
 
-pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head> {
+pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Result<Head> {
     // Held, so that what the fork is going to share is not erased in the same moment.
-    let source = find(desk, scope, &fork.source, Right::Write, Hold::Yes).await?;
-    let log = LogRows::open(desk, source.pk, source.summary.inherited).await?;
+    let source = find(db, scope, &fork.source, Right::Write, Hold::Yes).await?;
+    let log = LogRows::open(db, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
         Some(at) => (Some(fork_point(&log, &source.summary, at).await?), Some(log.home_of(at).await?)),
@@ -158,14 +162,14 @@ pub(super) async fn fork(desk: &Desk, scope: &Scope, fork: &Fork) -> Result<Head
     let drafts = shared_drafts(&log, fork, at).await?;
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
     let exists = || StoreError::Exists { session: fork.new.id.clone() };
-    let row = insert(desk, &summary, base).await?.ok_or_else(exists)?;
+    let row = insert(db, &summary, base).await?.ok_or_else(exists)?;
     let head = match drafts.is_empty() {
         true => summary.head,
-        false => write_first(desk, scope, row, drafts).await?,
+        false => write_first(db, scope, row, drafts).await?,
     };
     let detail = Some(fork_detail(&fork.source));
     let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
-    write_line(desk, scope, note, fork.new.now).await?;
+    write_line(db, scope, note, fork.new.now).await?;
     Ok(head)
 }
 
@@ -188,7 +192,7 @@ async fn shared_drafts(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
 
 async fn fork_point(log: &LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPoint> {
     let record = read_in_tree(log, &source.id, at).await?;
-    let mut known = Known::new(log.inherited());
+    let mut known = Prefetched::new(log.inherited());
     let links = known.supply(log, |known| known.node(at)).await?.links;
     let model = known.supply(log, |known| settings_at(at, known)).await?.model;
     let authority = match &source.authority {
@@ -198,13 +202,17 @@ async fn fork_point(log: &LogRows<'_>, source: &Summary, at: Seq) -> Result<Fork
     Ok(ForkPoint { id: record.meta.id, links, model, authority })
 }
 
-pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-    find(desk, scope, session, Right::Read, Hold::No).await?;
+pub(super) async fn children(
+    db: &StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+) -> Result<Vec<SessionId>> {
+    find(db, scope, session, Right::Read, Hold::No).await?;
     let sql = "SELECT summary FROM sessions WHERE tenant = $1 AND parent = $2 AND id IS NOT NULL ORDER BY pk";
     let mut children = Vec::new();
-    for row in desk.query(sql, &[&desk.tenant.as_str(), &session.as_str()]).await? {
-        let summary = read_summary(desk, row.get(0))?;
-        if admit(scope, &summary, Right::Read).is_ok() {
+    for row in db.query(sql, &[&db.tenant.as_str(), &session.as_str()]).await? {
+        let summary = read_summary(db, row.get(0))?;
+        if authorize(scope, &summary, Right::Read).is_ok() {
             children.push(summary.id);
         }
     }
@@ -212,7 +220,11 @@ pub(super) async fn children(desk: &Desk, scope: &Scope, session: &SessionId) ->
 }
 
 /// Where logs end, in the order asked.
-pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+pub(super) async fn heads(
+    db: &StoreConnection,
+    scope: &Scope,
+    sessions: &[SessionId],
+) -> Result<Vec<Option<Seq>>> {
     let ids: Vec<&str> = sessions.iter().map(SessionId::as_str).collect();
     let column = if scope.reach == Reach::Tenant { "NULL::text" } else { "summary" };
     let sql = format!(
@@ -221,9 +233,9 @@ pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) ->
                              WHERE tenant = $1 AND id = asked.id AND id IS NOT NULL LIMIT 1) s"
     );
     let mut heads = vec![None; sessions.len()];
-    for row in desk.query(&sql, &[&desk.tenant.as_str(), &ids]).await? {
+    for row in db.query(&sql, &[&db.tenant.as_str(), &ids]).await? {
         if let Some(json) = row.get::<_, Option<&str>>(2)
-            && admit(scope, &read_summary(desk, json)?, Right::Read).is_err()
+            && authorize(scope, &read_summary(db, json)?, Right::Read).is_err()
         {
             continue;
         }
@@ -235,16 +247,16 @@ pub(super) async fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) ->
     Ok(heads)
 }
 
-pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+pub(super) async fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
     let mut page = Page { items: Vec::new(), next: None };
     let mut span = ListSpan::of(filter, 0)?;
-    let (wanted, limit) = (Wanted::of(filter), page_limit(filter.limit));
+    let (wanted, limit) = (SessionFilter::of(filter), page_limit(filter.limit));
     for _ in 0..LOOKED_PAGES_MAX {
-        let rows = list_rows(desk, filter, span).await?;
+        let rows = list_rows(db, filter, span).await?;
         for row in &rows {
-            let mut summary = read_summary(desk, row.get(2))?;
-            summary.authority = authority::read(desk, row.get(3))?;
-            let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
+            let mut summary = read_summary(db, row.get(2))?;
+            summary.authority = authority::read(db, row.get(3))?;
+            let shows = wanted.includes(&summary) && authorize(scope, &summary, Right::Read).is_ok();
             if shows && page.items.len() == limit {
                 page.next = Some(print_list_cursor(span.after));
                 return Ok(page);
@@ -261,12 +273,12 @@ pub(super) async fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Res
 }
 
 /// The next rows of a list. The index gives them by the minute, and within one they are sorted.
-async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
+async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
     let (behind, ahead, way) = match filter.order {
         ListOrder::NewestFirst => ("<", ">", "DESC"),
         ListOrder::OldestFirst => (">", "<", "ASC"),
     };
-    let tenant = desk.tenant.as_str();
+    let tenant = db.tenant.as_str();
     let (after, end) = (span.after, span.end);
     let prefix = filter.id_prefix.as_deref().unwrap_or("");
     if prefix.is_empty() {
@@ -277,7 +289,7 @@ async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<V
                AND (listed_at, pk) {behind} ($4, $5) AND (listed_at, pk) {ahead} ($6, $7)
              ORDER BY listed_slot {way}, listed_at {way}, pk {way} LIMIT $8"
         );
-        return desk
+        return db
             .query(&sql, &[&tenant, &slots.0, &slots.1, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS])
             .await;
     }
@@ -290,5 +302,5 @@ async fn list_rows(desk: &Desk, filter: &ListFilter, span: ListSpan) -> Result<V
            AND (listed_at, pk) {behind} ($3, $4) AND (listed_at, pk) {ahead} ($5, $6)
          ORDER BY listed_at {way}, pk {way} LIMIT $7"
     );
-    desk.query(&sql, &[&tenant, &prefix, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS]).await
+    db.query(&sql, &[&tenant, &prefix, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS]).await
 }

@@ -22,7 +22,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream as Rustls;
 
-use super::trust::{AnyCertificate, AnyName};
+use super::cert_verifier::{AnyCertificate, AnyName};
 
 /// What a server has to prove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,12 +17,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
+use super::append_batch::{APPEND, AppendJob, Columns};
 use super::audit::write_lines;
 use super::authority;
-use super::desk::{Desk, Mode};
-use super::ear::Mouth;
-use super::fault::{Patience, translate, translate_pool};
-use super::job::{APPEND, Columns, Job};
+use super::connection::{Mode, StoreConnection};
+use super::error::{Patience, translate, translate_pool};
+use super::notify::Notifier;
 
 /// Batches under way at a time.
 const BATCHES_MAX: usize = 4;
@@ -56,7 +56,7 @@ struct Queue {
     state: Mutex<State>,
     pool: Pool,
     place: Arc<str>,
-    mouth: Mouth,
+    mouth: Notifier,
 }
 
 #[derive(Default)]
@@ -69,17 +69,17 @@ struct State {
 }
 
 struct Waiting {
-    job: Job,
+    job: AppendJob,
     tell: oneshot::Sender<Result<End>>,
 }
 
 impl Writer {
-    pub fn new(pool: Pool, place: Arc<str>, mouth: Mouth, handle: Handle) -> Self {
+    pub fn new(pool: Pool, place: Arc<str>, mouth: Notifier, handle: Handle) -> Self {
         let queue = Queue { state: Mutex::default(), pool, place, mouth };
         Self { queue: Arc::new(queue), handle }
     }
 
-    pub async fn write(&self, tenant: &TenantId, job: Job) -> Result<End> {
+    pub async fn write(&self, tenant: &TenantId, job: AppendJob) -> Result<End> {
         let (tell, told) = oneshot::channel();
         if self.queue.push(tenant, Waiting { job, tell }) {
             self.handle.spawn(self.queue.clone().run());
@@ -202,21 +202,21 @@ impl Queue {
             let append = client.prepare_cached(APPEND).await.map_err(fault)?;
             return client.query(&append, &columns.params()).await.map_err(fault);
         }
-        let desk = Desk::open(&self.pool, &self.place, tenant, Mode::Write).await?;
-        let rows = desk.query(APPEND, &columns.params()).await?;
+        let db = StoreConnection::open(&self.pool, &self.place, tenant, Mode::Write).await?;
+        let rows = db.query(APPEND, &columns.params()).await?;
         let written = rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_none());
         let job_of = |row: &Row| usize::try_from(row.get::<_, i32>(0) - 1).ok().and_then(|at| batch.get(at));
-        let jobs: Vec<&Job> = written.filter_map(job_of).map(|waiting| &waiting.job).collect();
+        let jobs: Vec<&AppendJob> = written.filter_map(job_of).map(|waiting| &waiting.job).collect();
         for job in &jobs {
             if let Some(record) = &job.authority {
-                authority::store(&desk, job.pk(), record).await?;
+                authority::store(&db, job.pk(), record).await?;
             }
         }
         let notes: Vec<_> = jobs.iter().filter_map(|job| job.audit.clone()).collect();
         if !notes.is_empty() {
-            write_lines(&desk, notes).await?;
+            write_lines(&db, notes).await?;
         }
-        desk.commit().await?;
+        db.commit().await?;
         Ok(rows)
     }
 }

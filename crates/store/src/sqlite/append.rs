@@ -7,21 +7,21 @@ use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
 use sapwood_core::{Scope, Source};
 
+use super::append_cache::{CachedSession, Nodes, Remembering};
 use super::audit::write_line;
 use super::authority;
 use super::blob;
-use super::desk::Desk;
-use super::fault::Fault;
-use super::hot::{HotSession, Nodes, Remembering};
+use super::connection::StoreConnection;
+use super::entry_index::Placing;
+use super::error::AtPath;
 use super::log::{LogRows, key_of};
-use super::places::Placing;
 use super::search::Text;
 use super::session::{SessionRow, store_summary};
-use crate::admit::admit;
+use crate::authorize::authorize;
+use crate::compression::{Packed, pack_body, pack_drafts};
 use crate::lease::LeaseClock;
 use crate::match_text::text_of;
-use crate::pack::{Packed, pack_body, pack_drafts};
-use crate::rules;
+use crate::validate;
 
 /// A body ready to be written: packed, and the text it is found by.
 pub(super) struct PackedBody {
@@ -43,10 +43,9 @@ impl Batch {
     }
 
     /// The blobs that each draft refers to.
-    fn find_blobs(&self, desk: &Desk, scope: &Scope) -> Result<Vec<Vec<i64>>> {
-        let find = |draft: &Draft| {
-            draft.body.blobs().into_iter().map(|blob| blob::find(desk, scope, blob)).collect()
-        };
+    fn find_blobs(&self, db: &StoreConnection, scope: &Scope) -> Result<Vec<Vec<i64>>> {
+        let find =
+            |draft: &Draft| draft.body.blobs().into_iter().map(|blob| blob::find(db, scope, blob)).collect();
         self.drafts.iter().map(find).collect()
     }
 }
@@ -57,74 +56,74 @@ pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
 }
 
 pub(super) fn append(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     append: Append,
     packed: Vec<PackedBody>,
     clock: &dyn LeaseClock,
 ) -> Result<Appended> {
-    let mut hot = match desk.hot.take(scope, &append.session) {
-        Some(hot) => hot,
-        None => HotSession::load(desk, scope, &append.session)?,
+    let mut cached = match db.append_cache.take(scope, &append.session) {
+        Some(cached) => cached,
+        None => CachedSession::load(db, scope, &append.session)?,
     };
-    admit(scope, &hot.row.summary, rules::right_needed(&hot.row.summary, &append.drafts))?;
-    if let Some(answer) = earlier_answer(desk, hot.row.pk, &append)? {
+    authorize(scope, &cached.row.summary, validate::right_needed(&cached.row.summary, &append.drafts))?;
+    if let Some(answer) = earlier_answer(db, cached.row.pk, &append)? {
         return Ok(answer);
     }
-    let lease = hot.lease.as_ref().map(|lease| lease.at(&clock.read()));
-    rules::check_append(scope, &hot.row.summary, &append, lease)?;
+    let lease = cached.lease.as_ref().map(|lease| lease.at(&clock.read()));
+    validate::check_append(scope, &cached.row.summary, &append, lease)?;
     let batch = Batch { drafts: append.drafts, packed, source: append.source };
-    if append.source == Source::Imported && hot.row.summary.authority.is_none() {
-        let source = authority::trace(desk, scope, &append.session)?;
-        rules::settle_summary(&mut hot.row.summary, source);
+    if append.source == Source::Imported && cached.row.summary.authority.is_none() {
+        let source = authority::trace(db, scope, &append.session)?;
+        validate::settle_summary(&mut cached.row.summary, source);
     }
-    let answer = write_batch(desk, scope, &mut hot.row, batch, &mut hot.nodes)?;
+    let answer = write_batch(db, scope, &mut cached.row, batch, &mut cached.nodes)?;
     if let Some(key) = &append.idempotency_key {
-        remember_answer(desk, hot.row.pk, key, append.request.clone(), &answer)?;
+        remember_answer(db, cached.row.pk, key, append.request.clone(), &answer)?;
     }
     if let Some(note) = append.audit {
-        write_line(desk, scope, note, append.now)?;
+        write_line(db, scope, note, append.now)?;
     }
-    desk.hot.keep(scope, hot);
+    db.append_cache.keep(scope, cached);
     Ok(answer)
 }
 
 /// Places and writes a batch. Checks come first: nothing is written if one fails.
 pub(super) fn write_batch(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     row: &mut SessionRow,
     batch: Batch,
     nodes: &mut Nodes,
 ) -> Result<Appended> {
-    let blobs = batch.find_blobs(desk, scope)?;
-    let rows = LogRows::with_inherited(desk, row.pk, row.summary.inherited)?;
+    let blobs = batch.find_blobs(db, scope)?;
+    let rows = LogRows::with_inherited(db, row.pk, row.summary.inherited)?;
     let mut log = Remembering { rows, nodes };
     let mut tip = row.summary.tip();
-    let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, rules::random_bits)?;
-    let mut placing = Placing::of(desk, placed.len());
+    let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, validate::random_bits)?;
+    let mut placing = Placing::of(db, placed.len());
     for ((placed, packed), blobs) in placed.iter().zip(batch.packed).zip(blobs) {
-        let arrival = write_entry(desk, row, placed, packed)?;
+        let arrival = write_entry(db, row, placed, packed)?;
         placing.note(key_of(row.pk, placed.entry.meta.seq), arrival)?;
         log.nodes.remember(placed);
         for blob in blobs {
-            blob::note_use(desk, key_of(row.pk, placed.entry.meta.seq), blob)?;
+            blob::note_use(db, key_of(row.pk, placed.entry.meta.seq), blob)?;
         }
     }
     placing.finish()?;
     let leaf = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
     row.summary.apply_batch(&placed, batch.source, &tip, leaf.map(|node| node.links));
     if batch.source == Source::Imported {
-        authority::store(desk, row)?;
+        authority::store(db, row)?;
     }
-    let order = desk.hot.order_after(row);
-    store_summary(desk, row, order)?;
+    let order = db.append_cache.order_after(row);
+    store_summary(db, row, order)?;
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
     Ok(Appended { head: tip.head, entries })
 }
 
 /// Writes an entry's row, and says which it is.
-fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<i64> {
+fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<i64> {
     let meta = &placed.entry.meta;
     let key = key_of(row.pk, meta.seq);
     let sql =
@@ -133,13 +132,13 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     let links = placed.links.as_ref();
     let snapshot = placed.snapshot.as_ref().map(|settings| serde_json::json!(settings).to_string());
-    desk.prepare(sql)?
+    db.prepare(sql)?
         .execute(params![
             key,
             meta.id.as_bytes(),
             meta.parent.map(|parent| parent.0),
             meta.at.0,
-            desk.principal_or_new(&meta.by)?,
+            db.principal_or_new(&meta.by)?,
             meta.kind.code(),
             links.map(|links| links.depth),
             links.map(|links| links.jump.0),
@@ -151,28 +150,26 @@ fn write_entry(desk: &Desk, row: &SessionRow, placed: &Placed, body: PackedBody)
             body.packed.packing,
             body.packed.bytes,
         ])
-        .at(&desk.path)?;
+        .at(&db.path)?;
     let text = body.text.map(|text| Text { tenant: row.tenant, session: row.pk, text });
-    let arrival = desk.conn.last_insert_rowid();
-    desk.fresh.push(arrival, text);
+    let arrival = db.conn.last_insert_rowid();
+    db.fresh.push(arrival, text);
     Ok(arrival)
 }
 
-fn earlier_answer(desk: &Desk, pk: i64, append: &Append) -> Result<Option<Appended>> {
+fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Option<Appended>> {
     let Some(key) = &append.idempotency_key else { return Ok(None) };
-    let mut select = desk.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
-    let json: Option<String> =
-        select.query_row(params![pk, key], |row| row.get(0)).optional().at(&desk.path)?;
+    let mut select = db.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
+    let json: Option<String> = select.query_row(params![pk, key], |row| row.get(0)).optional().at(&db.path)?;
     let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
-    let answer =
-        json.map(read).transpose().map_err(|error| desk.damaged(format!("a kept answer: {error}")))?;
+    let answer = json.map(read).transpose().map_err(|error| db.damaged(format!("a kept answer: {error}")))?;
     let Some(StoredAnswer { head, entries, request }) = answer else { return Ok(None) };
-    rules::check_request(append, request.as_deref())?;
+    validate::check_request(append, request.as_deref())?;
     Ok(Some(Appended { head, entries }))
 }
 
 fn remember_answer(
-    desk: &Desk,
+    db: &StoreConnection,
     pk: i64,
     key: &str,
     request: Option<String>,
@@ -180,8 +177,8 @@ fn remember_answer(
 ) -> Result<()> {
     let stored = StoredAnswer { head: answer.head, entries: answer.entries.clone(), request };
     let json = serde_json::to_string(&stored).expect("numbers and ids always print");
-    let mut insert = desk.prepare("INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)")?;
-    insert.execute(params![pk, key, json]).at(&desk.path)?;
+    let mut insert = db.prepare("INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)")?;
+    insert.execute(params![pk, key, json]).at(&db.path)?;
     Ok(())
 }
 

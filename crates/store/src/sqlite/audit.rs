@@ -5,10 +5,10 @@ use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{Right, Scope, SessionId, TimestampMs};
 
-use super::desk::{Desk, int};
-use super::fault::Fault;
+use super::connection::{StoreConnection, int};
+use super::error::AtPath;
 use super::session::find;
-use crate::rules;
+use crate::validate;
 
 /// A line's number is in so many of the lowest bits of its key; above it is the tenant. Written into the layout: never change it.
 const NUMBER_BITS: u32 = 40;
@@ -28,39 +28,44 @@ fn key_of(tenant: i64, number: u64) -> i64 {
     tenant << NUMBER_BITS | int(number)
 }
 
-pub(super) fn write_line(desk: &Desk, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
-    let tenant = desk.tenant_or_new(&scope.tenant)?;
-    let last = match desk.hot.last_line(tenant) {
+pub(super) fn write_line(
+    db: &StoreConnection,
+    scope: &Scope,
+    note: AuditNote,
+    now: TimestampMs,
+) -> Result<()> {
+    let tenant = db.tenant_or_new(&scope.tenant)?;
+    let last = match db.append_cache.last_line(tenant) {
         Some(last) => last,
-        None => read_last(desk, tenant)?,
+        None => read_last(db, tenant)?,
     };
     let number = last.number + 1;
     let line = AuditLine::chained(number, now, scope.principal.clone(), note, &last.hash);
-    let json = rules::print_json(&line);
+    let json = validate::print_json(&line);
     let session = line.session.as_ref().map(SessionId::as_str);
     let key = key_of(tenant, number);
-    desk.prepare("INSERT INTO audit (key, session, line) VALUES (?1, ?2, ?3)")?
+    db.prepare("INSERT INTO audit (key, session, line) VALUES (?1, ?2, ?3)")?
         .execute(params![key, session, json])
-        .at(&desk.path)?;
+        .at(&db.path)?;
     if number.is_multiple_of(LINES_PER_NOTE) {
         let sql = "INSERT INTO session_audit SELECT session, key FROM audit
                    WHERE key > ?1 AND key <= ?2 AND session NOT NULL ORDER BY session, key";
-        desk.prepare(sql)?.execute([key - int(LINES_PER_NOTE), key]).at(&desk.path)?;
+        db.prepare(sql)?.execute([key - int(LINES_PER_NOTE), key]).at(&db.path)?;
     }
-    desk.hot.keep_line(tenant, LastLine { number, hash: line.hash });
+    db.append_cache.keep_line(tenant, LastLine { number, hash: line.hash });
     Ok(())
 }
 
-fn read_last(desk: &Desk, tenant: i64) -> Result<LastLine> {
-    let mut select = desk.prepare(LAST)?;
+fn read_last(db: &StoreConnection, tenant: i64) -> Result<LastLine> {
+    let mut select = db.prepare(LAST)?;
     let keys = [key_of(tenant, 0), key_of(tenant + 1, 0)];
-    let json: Option<String> = select.query_row(keys, |row| row.get(0)).optional().at(&desk.path)?;
-    let line = json.map(|json| read_line(desk, &json)).transpose()?;
+    let json: Option<String> = select.query_row(keys, |row| row.get(0)).optional().at(&db.path)?;
+    let line = json.map(|json| read_line(db, &json)).transpose()?;
     Ok(line.map_or_else(LastLine::default, |line| LastLine { number: line.number, hash: line.hash }))
 }
 
-fn read_line(desk: &Desk, json: &str) -> Result<AuditLine> {
-    serde_json::from_str(json).map_err(|error| desk.damaged(format!("an audit line: {error}")))
+fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
+    serde_json::from_str(json).map_err(|error| db.damaged(format!("an audit line: {error}")))
 }
 
 /// The last line between two keys.
@@ -86,23 +91,23 @@ pub(super) const OF_SESSION_BACK: &str = "
 
 /// Lines about a session, newest first, back to the first that is older.
 pub(super) fn read_since(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: &SessionId,
     since: TimestampMs,
     limit: usize,
 ) -> Result<Vec<AuditLine>> {
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
-    let mut select = desk.prepare(OF_SESSION_BACK)?;
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
+    let mut select = db.prepare(OF_SESSION_BACK)?;
     let (first, end) = (key_of(tenant, 0), key_of(tenant + 1, 0));
-    let mut rows = select.query(params![first, end, session.as_str()]).at(&desk.path)?;
+    let mut rows = select.query(params![first, end, session.as_str()]).at(&db.path)?;
     let mut lines = Vec::new();
-    while let Some(row) = rows.next().at(&desk.path)? {
-        let line = read_line(desk, &row.get::<_, String>(0).at(&desk.path)?)?;
-        if line.at < since || lines.len() == rules::page_limit(limit) {
+    while let Some(row) = rows.next().at(&db.path)? {
+        let line = read_line(db, &row.get::<_, String>(0).at(&db.path)?)?;
+        if line.at < since || lines.len() == validate::page_limit(limit) {
             break;
         }
-        if shows(desk, scope, &line)? {
+        if shows(db, scope, &line)? {
             lines.push(line);
         }
     }
@@ -111,41 +116,41 @@ pub(super) fn read_since(
 
 /// Lines after a number, oldest first, as far as the caller may see them.
 pub(super) fn read_lines(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: Option<&SessionId>,
     after: u64,
     limit: usize,
 ) -> Result<Vec<AuditLine>> {
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let sql = match session {
         Some(_) => OF_SESSION,
         None => "SELECT line FROM audit WHERE key > ?1 AND key < ?2 AND ?3 IS NULL ORDER BY key",
     };
-    let mut select = desk.prepare(sql)?;
+    let mut select = db.prepare(sql)?;
     let session = session.map(SessionId::as_str);
     let (after, end) = (key_of(tenant, after.min(NUMBER_MAX)), key_of(tenant + 1, 0));
-    let mut rows = select.query(params![after, end, session]).at(&desk.path)?;
+    let mut rows = select.query(params![after, end, session]).at(&db.path)?;
     let mut lines = Vec::new();
-    while let Some(row) = rows.next().at(&desk.path)? {
-        let line = read_line(desk, &row.get::<_, String>(0).at(&desk.path)?)?;
-        if shows(desk, scope, &line)? {
+    while let Some(row) = rows.next().at(&db.path)? {
+        let line = read_line(db, &row.get::<_, String>(0).at(&db.path)?)?;
+        if shows(db, scope, &line)? {
             lines.push(line);
         }
-        if lines.len() == rules::page_limit(limit) {
+        if lines.len() == validate::page_limit(limit) {
             break;
         }
     }
     Ok(lines)
 }
 
-fn shows(desk: &Desk, scope: &Scope, line: &AuditLine) -> Result<bool> {
+fn shows(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
     if scope.reach == Reach::Tenant {
         return Ok(true);
     }
     let about = match &line.session {
-        Some(session) => find(desk, scope, session, Right::Read).ok().map(|row| row.summary),
+        Some(session) => find(db, scope, session, Right::Read).ok().map(|row| row.summary),
         None => None,
     };
-    Ok(rules::may_see_line(scope, line, about.as_ref()))
+    Ok(validate::may_see_line(scope, line, about.as_ref()))
 }

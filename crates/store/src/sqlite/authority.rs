@@ -6,44 +6,44 @@ use sapwood_core::port::store::{PAGE_ROWS_MAX, Result};
 use sapwood_core::{Authority, Principal, Right, Scope, SessionId, Source};
 
 use super::audit::read_lines;
-use super::desk::Desk;
-use super::fault::Fault;
+use super::connection::StoreConnection;
+use super::error::AtPath;
 use super::session::{Order, SessionRow, find, store_summary};
-use crate::rules;
+use crate::validate;
 
 /// A record as it is in its column; none for a session of an earlier version.
-pub(super) fn read(desk: &Desk, column: Option<&str>) -> Result<Option<Authority>> {
-    let parsed = column.map(rules::parse_authority).transpose();
-    parsed.map_err(|error| desk.damaged(format!("a session's authority record: {error}")))
+pub(super) fn read(db: &StoreConnection, column: Option<&str>) -> Result<Option<Authority>> {
+    let parsed = column.map(validate::parse_authority).transpose();
+    parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))
 }
 
 /// Write the record that the summary carries.
-pub(super) fn store(desk: &Desk, row: &SessionRow) -> Result<()> {
-    let json = row.summary.authority.as_ref().map(rules::print_json);
-    let mut update = desk.prepare("UPDATE sessions SET authority = ?2 WHERE pk = ?1")?;
-    update.execute(params![row.pk, json]).at(&desk.path)?;
+pub(super) fn store(db: &StoreConnection, row: &SessionRow) -> Result<()> {
+    let json = row.summary.authority.as_ref().map(validate::print_json);
+    let mut update = db.prepare("UPDATE sessions SET authority = ?2 WHERE pk = ?1")?;
+    update.execute(params![row.pk, json]).at(&db.path)?;
     Ok(())
 }
 
 /// Give a session of an earlier version its record.
-pub(super) fn settle(desk: &Desk, scope: &Scope, row: &mut SessionRow) -> Result<()> {
+pub(super) fn settle(db: &StoreConnection, scope: &Scope, row: &mut SessionRow) -> Result<()> {
     if row.summary.authority.is_some() {
         return Ok(());
     }
-    let source = trace(desk, scope, &row.summary.id)?;
-    rules::settle_summary(&mut row.summary, source);
-    store_summary(desk, row, Order::Kept)?;
-    store(desk, row)
+    let source = trace(db, scope, &row.summary.id)?;
+    validate::settle_summary(&mut row.summary, source);
+    store_summary(db, row, Order::Kept)?;
+    store(db, row)
 }
 
 /// What the audit says about the origin of a session.
-pub(super) fn trace(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Source> {
+pub(super) fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Source> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), Principal::System);
     let mut trace = Trace::of(session.clone());
     while let Some(wanted) = trace.wanted().cloned() {
         let (mut lines, mut after) = (Vec::new(), 0);
         loop {
-            let page = read_lines(desk, &whole_tenant, Some(&wanted), after, PAGE_ROWS_MAX)?;
+            let page = read_lines(db, &whole_tenant, Some(&wanted), after, PAGE_ROWS_MAX)?;
             let is_last = page.len() < PAGE_ROWS_MAX;
             after = page.last().map_or(after, |line| line.number);
             lines.extend(page.into_iter().filter(Trace::is_about_origin));
@@ -57,10 +57,15 @@ pub(super) fn trace(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<S
 }
 
 /// Record a file-backed model that the local command line named.
-pub(super) fn grant_model(desk: &Desk, scope: &Scope, session: &SessionId, model: String) -> Result<()> {
-    let mut row = find(desk, scope, session, Right::Write)?;
-    desk.hot.forget(row.pk);
-    settle(desk, scope, &mut row)?;
+pub(super) fn grant_model(
+    db: &StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+    model: String,
+) -> Result<()> {
+    let mut row = find(db, scope, session, Right::Write)?;
+    db.append_cache.forget(row.pk);
+    settle(db, scope, &mut row)?;
     row.summary.authority.get_or_insert_default().grant_model(model);
-    store(desk, &row)
+    store(db, &row)
 }

@@ -4,16 +4,16 @@ use rusqlite::{OptionalExtension, Row, params};
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::{Lease, Result};
 
-use super::desk::{Desk, int};
-use super::fault::Fault;
+use super::connection::{StoreConnection, int};
+use super::error::AtPath;
 use super::session::SessionRow;
 use crate::lease::{LeaseClock, StoredLease, Term, next_lease};
 
-pub(super) fn lease_of(desk: &Desk, pk: i64) -> Result<Option<StoredLease>> {
-    let mut select = desk.prepare(
+pub(super) fn lease_of(db: &StoreConnection, pk: i64) -> Result<Option<StoredLease>> {
+    let mut select = db.prepare(
         "SELECT holder, fence, expires_at, boot, taken_ms, ttl_ms, timed_fence FROM leases WHERE session = ?1",
     )?;
-    select.query_row([pk], read).optional().at(&desk.path)
+    select.query_row([pk], read).optional().at(&db.path)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<StoredLease> {
@@ -35,26 +35,31 @@ fn read(row: &Row<'_>) -> rusqlite::Result<StoredLease> {
 
 /// Takes a free or expired lease, or renews the holder's own.
 pub(super) fn take(
-    desk: &Desk,
+    db: &StoreConnection,
     row: &SessionRow,
     holder: &str,
     ttl_ms: i64,
     clock: &dyn LeaseClock,
 ) -> Result<Lease> {
-    let (last, now) = (lease_of(desk, row.pk)?, clock.read());
+    let (last, now) = (lease_of(db, row.pk)?, clock.read());
     let lease = next_lease(last.as_ref().map(|last| last.at(&now)), &row.summary.id, holder, ttl_ms)?;
-    store(desk, row.pk, &StoredLease::taken(&lease, &now))?;
+    store(db, row.pk, &StoredLease::taken(&lease, &now))?;
     Ok(lease)
 }
 
-pub(super) fn release(desk: &Desk, row: &SessionRow, given: &Lease, clock: &dyn LeaseClock) -> Result<()> {
-    match lease_of(desk, row.pk)? {
-        Some(last) if last.at(&clock.read()).is(given) => store(desk, row.pk, &StoredLease::released(given)),
+pub(super) fn release(
+    db: &StoreConnection,
+    row: &SessionRow,
+    given: &Lease,
+    clock: &dyn LeaseClock,
+) -> Result<()> {
+    match lease_of(db, row.pk)? {
+        Some(last) if last.at(&clock.read()).is(given) => store(db, row.pk, &StoredLease::released(given)),
         _ => Ok(()),
     }
 }
 
-fn store(desk: &Desk, pk: i64, lease: &StoredLease) -> Result<()> {
+fn store(db: &StoreConnection, pk: i64, lease: &StoredLease) -> Result<()> {
     let sql = "INSERT OR REPLACE INTO leases (session, holder, fence, expires_at, boot, taken_ms, ttl_ms, timed_fence)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     let (fence, term) = (int(lease.fence), lease.term.as_ref());
@@ -68,6 +73,6 @@ fn store(desk: &Desk, pk: i64, lease: &StoredLease) -> Result<()> {
         term.map(|term| term.ttl_ms),
         term.map(|_| fence),
     ];
-    desk.prepare(sql)?.execute(values).at(&desk.path)?;
+    db.prepare(sql)?.execute(values).at(&db.path)?;
     Ok(())
 }

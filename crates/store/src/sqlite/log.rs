@@ -8,14 +8,14 @@ use std::ops::ControlFlow;
 use rusqlite::{OptionalExtension, Row};
 use sapwood_core::entry::{Meta, Stance};
 use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
+use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
-use sapwood_core::view::Settings;
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 
-use super::desk::Desk;
-use super::fault::Fault;
+use super::connection::StoreConnection;
+use super::error::AtPath;
+use crate::compression::unpack;
 use crate::decode::RawEntry;
-use crate::pack::unpack;
 use crate::page::BackwardPage;
 
 /// Forks of forks of forks: deeper than this is a mistake.
@@ -45,7 +45,7 @@ pub(super) fn last_key(pk: i64) -> i64 {
 
 /// A session's rows, and the rows it shares with the session it was forked from.
 pub(super) struct LogRows<'d> {
-    pub desk: &'d Desk,
+    pub db: &'d StoreConnection,
     pub pk: i64,
     pub inherited: u32,
     base: Option<Box<(LogRows<'d>, Seq)>>,
@@ -60,7 +60,7 @@ enum Numbering {
 }
 
 /// A row that a walk has reached.
-pub(super) struct Step<'r> {
+pub(super) struct PathStep<'r> {
     row: &'r Row<'r>,
     numbering: Numbering,
     pub seq: Seq,
@@ -68,33 +68,33 @@ pub(super) struct Step<'r> {
 }
 
 impl<'d> LogRows<'d> {
-    pub fn open(desk: &'d Desk, pk: i64) -> Result<Self> {
-        let (inherited, mut above) = base_of(desk, pk)?;
+    pub fn open(db: &'d StoreConnection, pk: i64) -> Result<Self> {
+        let (inherited, mut above) = base_of(db, pk)?;
         let mut chain = vec![(pk, inherited, Seq::ZERO)];
         while let Some((base, at)) = above {
             if chain.len() >= FORKS_MAX {
-                return Err(desk.damaged(format!("session {pk} has more than {FORKS_MAX} forks above it")));
+                return Err(db.damaged(format!("session {pk} has more than {FORKS_MAX} forks above it")));
             }
-            let (inherited, next) = base_of(desk, base)?;
+            let (inherited, next) = base_of(db, base)?;
             chain.push((base, inherited, at));
             above = next;
         }
         let mut base = None;
         while let Some((pk, inherited, at)) = chain.pop() {
-            let rows = LogRows { desk, pk, inherited, base };
+            let rows = LogRows { db, pk, inherited, base };
             if chain.is_empty() {
                 return Ok(rows);
             }
             base = Some(Box::new((rows, at)));
         }
-        Err(desk.damaged(format!("session {pk} has no row")))
+        Err(db.damaged(format!("session {pk} has no row")))
     }
 
     /// As [`LogRows::open`], for a session that is known to share so many entries: usually none, and nothing is read.
-    pub fn with_inherited(desk: &'d Desk, pk: i64, inherited: u32) -> Result<Self> {
+    pub fn with_inherited(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         match inherited {
-            0 => Ok(LogRows { desk, pk, inherited, base: None }),
-            _ => Self::open(desk, pk),
+            0 => Ok(LogRows { db, pk, inherited, base: None }),
+            _ => Self::open(db, pk),
         }
     }
 
@@ -120,8 +120,8 @@ impl<'d> LogRows<'d> {
 
     /// The source's rows, and the seq there of a shared entry.
     fn shared(&mut self, seq: Seq) -> Result<(&mut LogRows<'d>, Seq)> {
-        let (desk, pk) = (self.desk, self.pk);
-        let gone = || desk.damaged(format!("shared entry {seq} of session {pk} is gone"));
+        let (db, pk) = (self.db, self.pk);
+        let gone = || db.damaged(format!("shared entry {seq} of session {pk} is gone"));
         let (rows, fork_point) = self.base.as_deref_mut().ok_or_else(gone)?;
         let at = ancestor_at(*fork_point, seq.0, rows)?.ok_or_else(gone)?;
         Ok((rows, at))
@@ -139,17 +139,17 @@ impl<'d> LogRows<'d> {
             let (base, at) = self.shared(seq)?;
             return base.record_as(at, Numbering::Shared);
         }
-        let mut select = self.desk.prepare(&format!("SELECT {COLUMNS} FROM log WHERE key = ?1"))?;
-        let mut rows = select.query([key_of(self.pk, seq)]).at(&self.desk.path)?;
-        let row = rows.next().at(&self.desk.path)?;
-        row.map(|row| read_step(self.desk, row, numbering)?.record(self.desk)).transpose()
+        let mut select = self.db.prepare(&format!("SELECT {COLUMNS} FROM log WHERE key = ?1"))?;
+        let mut rows = select.query([key_of(self.pk, seq)]).at(&self.db.path)?;
+        let row = rows.next().at(&self.db.path)?;
+        row.map(|row| read_step(self.db, row, numbering)?.record(self.db)).transpose()
     }
 
     /// Visits the entries of a path from `from` up to the root, until told to stop.
     pub fn walk(
         &mut self,
         from: Seq,
-        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+        visit: &mut dyn FnMut(&PathStep<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         self.walk_as(from, Numbering::Own, visit)
     }
@@ -158,7 +158,7 @@ impl<'d> LogRows<'d> {
         &mut self,
         from: Seq,
         numbering: Numbering,
-        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+        visit: &mut dyn FnMut(&PathStep<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut next = Some(from);
         let mut patience = STEP_OVER_MAX;
@@ -181,14 +181,14 @@ impl<'d> LogRows<'d> {
         from: Seq,
         numbering: Numbering,
         patience: &mut u32,
-        visit: &mut dyn FnMut(&Step<'_>) -> Result<ControlFlow<()>>,
+        visit: &mut dyn FnMut(&PathStep<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<(), Option<Seq>>> {
-        let (desk, path) = (self.desk, &self.desk.path);
+        let (db, path) = (self.db, &self.db.path);
         let sql = format!(
             "SELECT {COLUMNS} FROM entries WHERE arrival <= (SELECT arrival FROM placed WHERE key = ?1)
              ORDER BY arrival DESC"
         );
-        let mut select = desk.prepare(&sql)?;
+        let mut select = db.prepare(&sql)?;
         let mut rows = select.query([key_of(self.pk, from)]).at(path)?;
         let (mut wanted, mut visited, mut stepped_over) = (from, 0, 0);
         while let Some(row) = rows.next().at(path)? {
@@ -203,7 +203,7 @@ impl<'d> LogRows<'d> {
             }
             visited += 1;
             stepped_over = 0;
-            if visit(&read_step(desk, row, numbering)?)?.is_break() {
+            if visit(&read_step(db, row, numbering)?)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             match row.get::<_, Option<u32>>(2).at(path)?.map(Seq) {
@@ -212,7 +212,7 @@ impl<'d> LogRows<'d> {
                 parent => return Ok(ControlFlow::Continue(parent)),
             }
         }
-        Err(desk.damaged(format!("session {} has no entry {wanted}, which others hang from (I2)", self.pk)))
+        Err(db.damaged(format!("session {} has no entry {wanted}, which others hang from (I2)", self.pk)))
     }
 
     /// Entries after a seq, in order.
@@ -222,16 +222,16 @@ impl<'d> LogRows<'d> {
             return Ok(records);
         }
         let (rest, mut bytes) = (limit - records.len(), bytes_of_page(&records));
-        let desk = self.desk;
+        let db = self.db;
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
-        let mut select = desk.prepare(&sql)?;
+        let mut select = db.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let limit = i64::try_from(rest).unwrap_or(i64::MAX);
-        let mut rows = select.query([from, last_key(self.pk), limit]).at(&desk.path)?;
+        let mut rows = select.query([from, last_key(self.pk), limit]).at(&db.path)?;
         while bytes < PAGE_BYTES
-            && let Some(row) = rows.next().at(&desk.path)?
+            && let Some(row) = rows.next().at(&db.path)?
         {
-            let record = read_step(desk, row, Numbering::Own)?.record(desk)?;
+            let record = read_step(db, row, Numbering::Own)?.record(db)?;
             bytes += record.body.len();
             records.push(record);
         }
@@ -246,12 +246,12 @@ impl<'d> LogRows<'d> {
         if last <= after.0 {
             return Ok(Vec::new());
         }
-        let desk = self.desk;
+        let db = self.db;
         self.walk(Seq(last), &mut |step| {
             if step.seq <= after {
                 return Ok(ControlFlow::Break(()));
             }
-            page.add_older(step.record(desk)?);
+            page.add_older(step.record(db)?);
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(page.into_records())
@@ -259,18 +259,17 @@ impl<'d> LogRows<'d> {
 
     /// Own entries of one kind that the index of kinds knows.
     pub fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
-        let desk = self.desk;
+        let db = self.db;
         let sql = format!(
             "SELECT {COLUMNS} FROM entries WHERE kind = ?1 AND kind > 3 AND key > ?2 AND key <= ?3 ORDER BY key LIMIT ?4"
         );
-        let mut select = desk.prepare(&sql)?;
+        let mut select = db.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut rows =
-            select.query([i64::from(kind.code()), from, last_key(self.pk), limit]).at(&desk.path)?;
+        let mut rows = select.query([i64::from(kind.code()), from, last_key(self.pk), limit]).at(&db.path)?;
         let mut records = Vec::new();
-        while let Some(row) = rows.next().at(&desk.path)? {
-            records.push(read_step(desk, row, Numbering::Own)?.record(desk)?);
+        while let Some(row) = rows.next().at(&db.path)? {
+            records.push(read_step(db, row, Numbering::Own)?.record(db)?);
         }
         Ok(records)
     }
@@ -297,13 +296,13 @@ impl<'d> LogRows<'d> {
         if !any_in_tree || after.0 >= self.inherited {
             return Ok(records);
         }
-        let desk = self.desk;
+        let db = self.db;
         self.walk(Seq(self.inherited), &mut |step| {
             if step.seq <= after {
                 return Ok(ControlFlow::Break(()));
             }
             if kinds.contains(&step.kind) {
-                records.push(step.record(desk)?);
+                records.push(step.record(db)?);
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -313,15 +312,15 @@ impl<'d> LogRows<'d> {
 
     /// Messages are not in the index of kinds: they are found by going through the log.
     fn scan_kinds(&self, kinds: &[Kind], after: Seq, limit: usize, records: &mut Vec<Record>) -> Result<()> {
-        let desk = self.desk;
+        let db = self.db;
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key");
-        let mut select = desk.prepare(&sql)?;
+        let mut select = db.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
-        let mut rows = select.query([from, last_key(self.pk)]).at(&desk.path)?;
-        while let Some(row) = rows.next().at(&desk.path)? {
-            let step = read_step(desk, row, Numbering::Own)?;
+        let mut rows = select.query([from, last_key(self.pk)]).at(&db.path)?;
+        while let Some(row) = rows.next().at(&db.path)? {
+            let step = read_step(db, row, Numbering::Own)?;
             if kinds.contains(&step.kind) {
-                records.push(step.record(desk)?);
+                records.push(step.record(db)?);
             }
             if records.len() >= limit {
                 break;
@@ -344,19 +343,19 @@ impl<'d> LogRows<'d> {
 
     /// The last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
-        let desk = self.desk;
+        let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
-        let mut select = desk.prepare(sql)?;
+        let mut select = db.prepare(sql)?;
         let bounds = [key_of(self.pk, Seq::ZERO), last_key(self.pk)];
-        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).optional().at(&desk.path)?;
+        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).optional().at(&db.path)?;
         Ok(last.map_or(Seq(self.inherited), seq_of))
     }
 
     fn id_at(&mut self, seq: Seq) -> Result<EntryId> {
         let (pk, seq) = self.home_of(seq)?;
-        let desk = self.desk;
-        let mut select = desk.prepare("SELECT id FROM log WHERE key = ?1")?;
-        let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
+        let db = self.db;
+        let mut select = db.prepare("SELECT id FROM log WHERE key = ?1")?;
+        let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
         Ok(EntryId::from_bytes(id))
     }
 
@@ -375,9 +374,9 @@ impl<'d> LogRows<'d> {
     }
 
     fn own_node(&self, seq: Seq) -> Result<Option<Node>> {
-        let desk = self.desk;
+        let db = self.db;
         let sql = "SELECT parent, depth, jump, messages, settings FROM log WHERE key = ?1 AND depth NOT NULL";
-        let mut select = desk.prepare(sql)?;
+        let mut select = db.prepare(sql)?;
         let node = select.query_row([key_of(self.pk, seq)], |row| {
             let links = Links {
                 depth: row.get(1)?,
@@ -387,7 +386,7 @@ impl<'d> LogRows<'d> {
             };
             Ok(Node { seq, parent: row.get::<_, Option<u32>>(0)?.map(Seq), links })
         });
-        node.optional().at(&desk.path)
+        node.optional().at(&db.path)
     }
 }
 
@@ -396,7 +395,7 @@ impl Lookup for LogRows<'_> {
 
     fn node(&mut self, seq: Seq) -> Result<Node> {
         if seq.0 > self.inherited {
-            let gone = || self.desk.damaged(format!("session {} has no entry {seq} in its tree", self.pk));
+            let gone = || self.db.damaged(format!("session {} has no entry {seq} in its tree", self.pk));
             return self.own_node(seq)?.ok_or_else(gone);
         }
         let (base, at) = self.shared(seq)?;
@@ -416,11 +415,11 @@ impl Lookup for LogRows<'_> {
 
     fn settings(&mut self, at: Seq) -> Result<Settings> {
         let (pk, seq) = self.home_of(at)?;
-        let desk = self.desk;
-        let mut select = desk.prepare("SELECT snapshot FROM log WHERE key = ?1")?;
-        let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&desk.path)?;
+        let db = self.db;
+        let mut select = db.prepare("SELECT snapshot FROM log WHERE key = ?1")?;
+        let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
         serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
-            .map_err(|error| desk.damaged(format!("the settings at entry {at}: {error}")))
+            .map_err(|error| db.damaged(format!("the settings at entry {at}: {error}")))
     }
 
     fn inherited(&self) -> u32 {
@@ -429,53 +428,53 @@ impl Lookup for LogRows<'_> {
 }
 
 /// How many entries a session shares, and with which entry of which session.
-fn base_of(desk: &Desk, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
-    let mut select = desk.prepare("SELECT inherited, base, base_seq FROM sessions WHERE pk = ?1")?;
+fn base_of(db: &StoreConnection, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
+    let mut select = db.prepare("SELECT inherited, base, base_seq FROM sessions WHERE pk = ?1")?;
     let row = select.query_row([pk], |row| {
         let base = row.get::<_, Option<i64>>(1)?.zip(row.get::<_, Option<u32>>(2)?.map(Seq));
         Ok((row.get(0)?, base))
     });
-    row.at(&desk.path)
+    row.at(&db.path)
 }
 
-fn read_step<'r>(desk: &Desk, row: &'r Row<'r>, numbering: Numbering) -> Result<Step<'r>> {
-    let path = &desk.path;
+fn read_step<'r>(db: &StoreConnection, row: &'r Row<'r>, numbering: Numbering) -> Result<PathStep<'r>> {
+    let path = &db.path;
     let seq = match numbering {
         Numbering::Own => seq_of(row.get(0).at(path)?),
         Numbering::Shared => Seq(row.get(6).at(path)?),
     };
     let code: u8 = row.get(5).at(path)?;
     let kind = Kind::from_code(code)
-        .ok_or_else(|| desk.damaged(format!("entry {seq} has the unknown kind {code}")))?;
-    Ok(Step { row, numbering, seq, kind })
+        .ok_or_else(|| db.damaged(format!("entry {seq} has the unknown kind {code}")))?;
+    Ok(PathStep { row, numbering, seq, kind })
 }
 
-impl Step<'_> {
-    pub fn id(&self, desk: &Desk) -> Result<EntryId> {
-        Ok(EntryId::from_bytes(self.row.get(1).at(&desk.path)?))
+impl PathStep<'_> {
+    pub fn id(&self, db: &StoreConnection) -> Result<EntryId> {
+        Ok(EntryId::from_bytes(self.row.get(1).at(&db.path)?))
     }
 
-    pub fn record(&self, desk: &Desk) -> Result<Record> {
-        let raw = self.raw(desk)?;
+    pub fn record(&self, db: &StoreConnection) -> Result<Record> {
+        let raw = self.raw(db)?;
         let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
-            desk.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk()))
+            db.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk()))
         })?;
         Ok(Record { meta: raw.meta, version: raw.version, body })
     }
 
     /// The row as it is, to be decoded by somebody else.
-    pub fn raw(&self, desk: &Desk) -> Result<RawEntry> {
-        let (row, path) = (self.row, &desk.path);
+    pub fn raw(&self, db: &StoreConnection) -> Result<RawEntry> {
+        let (row, path) = (self.row, &db.path);
         let parent = match self.numbering {
             Numbering::Own => row.get::<_, Option<u32>>(2).at(path)?.map(Seq),
             Numbering::Shared => (self.seq.0 > 1).then(|| Seq(self.seq.0 - 1)),
         };
         let meta = Meta {
             seq: self.seq,
-            id: self.id(desk)?,
+            id: self.id(db)?,
             parent,
             at: TimestampMs(row.get(3).at(path)?),
-            by: desk.principal(row.get(4).at(path)?)?,
+            by: db.principal(row.get(4).at(path)?)?,
             turn: row.get::<_, Option<[u8; 16]>>(7).at(path)?.map(TurnId::from_bytes),
             kind: self.kind,
         };

@@ -1,35 +1,35 @@
 //! The embedded default: one file, in SQLite.
 //!
 //! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
-//! they do is in the other files, as plain functions of a [`desk`] (a connection): [`schema`] the layout, [`append`] and
-//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`blob`] and [`sink`] bytes beside the log, [`erase`]
-//! what erasing means, [`sync`] and [`fold`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
+//! they do is in the other files, as plain functions of a [`connection`] (a connection): [`schema`] the layout, [`append`] and
+//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`blob`] and [`blob_upload`] bytes beside the log, [`erase`]
+//! what erasing means, [`sync`] and [`checkpoint`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
 
 mod append;
+mod append_cache;
 mod audit;
 mod authority;
 mod blob;
+mod blob_upload;
 mod check;
-mod desk;
+mod checkpoint;
+mod connection;
+mod entry_index;
 mod erase;
-mod fault;
-mod fold;
-mod gather;
-mod hot;
+mod error;
 mod index;
 mod keys;
 mod lease;
 mod log;
 mod memories;
 mod path;
-mod places;
+mod read_batcher;
 mod reader;
 mod schema;
 mod search;
 mod session;
-mod sight;
-mod sink;
 mod sync;
+mod visibility;
 mod watch;
 mod writer;
 
@@ -49,19 +49,19 @@ use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
 };
 
+use crate::blob_chunks::{Piece, slice};
 use crate::lease::{BootClock, LeaseClock};
-use crate::pieces::{Piece, slice};
-use crate::place::Place;
-use crate::{Durability, OpenOptions, private, rules};
-use blob::Found;
-use desk::{Desk, Mode};
-use fault::Fault;
-use fold::Folder;
-use gather::Gathering;
+use crate::path_health::PathHealth;
+use crate::{Durability, OpenOptions, permissions, validate};
+use blob::BlobRead;
+use blob_upload::BlobUpload;
+use checkpoint::Checkpointer;
+use connection::{Mode, StoreConnection};
+use error::AtPath;
 use log::LogRows;
+use read_batcher::ReadBatcher;
 use reader::Readers;
 use session::find;
-use sink::Sink;
 use watch::Watcher;
 use writer::{Turn, Writer, blocking};
 
@@ -73,16 +73,16 @@ const SWEPT_PIECES_MAX: usize = 64;
 
 pub struct SqliteStore {
     path: PathBuf,
-    place: Place,
+    place: PathHealth,
     durability: Durability,
     lease_clock: Arc<dyn LeaseClock>,
     // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
     // that can write.
     readers: Readers,
-    gathering: Gathering,
+    gathering: ReadBatcher,
     path_readers: Readers,
     watcher: Watcher,
-    _folder: Folder,
+    _folder: Checkpointer,
     writer: Arc<Writer>,
 }
 
@@ -92,28 +92,28 @@ impl SqliteStore {
         make_private_file(&path)?;
         let key = options.key;
         // A file that turns out not to be ours, or too new, is left as it is, with a log that others left beside it.
-        let keep_wal = desk::has_wal(&path);
-        let mut desk = Desk::open(&path, Mode::Write, key.as_ref())?;
-        desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
-        schema::migrate(&desk.conn, &path)?;
-        sweep_uploads(&desk);
-        desk.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
+        let keep_wal = connection::has_wal(&path);
+        let mut db = StoreConnection::open(&path, Mode::Write, key.as_ref())?;
+        db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
+        schema::migrate(&db.conn, &path)?;
+        sweep_uploads(&db);
+        db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
         let watcher = Watcher::new(path.clone(), key.clone());
         let durability = options.durability;
-        let _folder = Folder::start(&mut desk, key)?;
+        let _folder = Checkpointer::start(&mut db, key)?;
         Ok(Self {
-            place: Place::new(&path),
+            place: PathHealth::new(&path),
             path,
             durability,
             lease_clock: Arc::new(BootClock::default()),
             readers,
-            gathering: Gathering::default(),
+            gathering: ReadBatcher::default(),
             path_readers,
             watcher,
             _folder,
-            writer: Arc::new(Writer::start(desk, durability)?),
+            writer: Arc::new(Writer::start(db, durability)?),
         })
     }
 
@@ -125,7 +125,7 @@ impl SqliteStore {
 
     /// What was erased is still in the write-ahead log until that is folded into the file.
     fn fold_log(&self) -> Result<()> {
-        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&desk.path))
+        self.writer.alone(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&db.path))
     }
 
     /// Cuts up an old blob that lies in its row although it is larger than a piece, so that it is read whole only once. Where
@@ -133,7 +133,7 @@ impl SqliteStore {
     async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
         let (pieces, size) = (Piece::all_of(&bytes), bytes.len() as u64);
         drop(bytes);
-        let _ = self.writer.write(move |desk| blob::cut_up(desk, pk, blob, size, &pieces)).await;
+        let _ = self.writer.write(move |db| blob::cut_up(db, pk, blob, size, &pieces)).await;
     }
 
     /// Runs `work` on a session that the caller may use so.
@@ -143,25 +143,24 @@ impl SqliteStore {
         session: &SessionId,
         work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T>,
     ) -> Result<T> {
-        self.readers.read(|desk| with_session(desk, scope, session, work))
+        self.readers.read(|db| with_session(db, scope, session, work))
     }
 }
 
 fn with_session<T>(
-    desk: &Desk,
+    db: &StoreConnection,
     scope: &Scope,
     session: &SessionId,
     work: impl FnOnce(&mut LogRows<'_>, &Summary) -> Result<T>,
 ) -> Result<T> {
-    let row = find(desk, scope, session, Right::Read)?;
-    work(&mut LogRows::with_inherited(desk, row.pk, row.summary.inherited)?, &row.summary)
+    let row = find(db, scope, session, Right::Read)?;
+    work(&mut LogRows::with_inherited(db, row.pk, row.summary.inherited)?, &row.summary)
 }
 
 /// Takes away some of what old uploads left that were never finished. A file that cannot be written keeps it.
-fn sweep_uploads(desk: &Desk) {
+fn sweep_uploads(db: &StoreConnection) {
     for _ in 0..SWEPT_PIECES_MAX {
-        if !matches!(blob::find_idle(desk), Ok(Some(_))) || desk.in_transaction(|| blob::sweep(desk)).is_err()
-        {
+        if !matches!(blob::find_idle(db), Ok(Some(_))) || db.in_transaction(|| blob::sweep(db)).is_err() {
             return;
         }
     }
@@ -171,9 +170,9 @@ fn sweep_uploads(desk: &Desk) {
 fn make_private_file(path: &Path) -> Result<()> {
     let failed = |source| StoreError::Io { place: path.display().to_string(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        private::create_dir(parent).map_err(failed)?;
+        permissions::create_dir(parent).map_err(failed)?;
     }
-    match private::file_options().write(true).create_new(true).open(path) {
+    match permissions::file_options().write(true).create_new(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(source) => Err(failed(source)),
@@ -184,12 +183,12 @@ fn make_private_file(path: &Path) -> Result<()> {
 impl Sessions for SqliteStore {
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
         let scope = scope.clone();
-        self.writer.write(move |desk| session::create(desk, &scope, &new)).await
+        self.writer.write(move |db| session::create(db, &scope, &new)).await
     }
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
         let scope = scope.clone();
-        self.writer.write(move |desk| session::fork(desk, &scope, fork)).await
+        self.writer.write(move |db| session::fork(db, &scope, fork)).await
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
@@ -197,21 +196,21 @@ impl Sessions for SqliteStore {
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-        self.readers.read(|desk| session::list(desk, scope, filter))
+        self.readers.read(|db| session::list(db, scope, filter))
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-        self.readers.read(|desk| session::children(desk, scope, session))
+        self.readers.read(|db| session::children(db, scope, session))
     }
 
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         let (scope, session) = (scope.clone(), session.clone());
-        self.writer.write(move |desk| erase::erase(desk, &scope, &session, now)).await?;
+        self.writer.write(move |db| erase::erase(db, &scope, &session, now)).await?;
         self.fold_log()
     }
 
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
-        self.readers.read(|desk| watch::heads(desk, scope, sessions))
+        self.readers.read(|db| watch::heads(db, scope, sessions))
     }
 
     async fn change_mark(&self) -> Result<Option<u64>> {
@@ -226,7 +225,7 @@ impl Log for SqliteStore {
         let packed = append::pack_bodies(&append.drafts)?;
         let turn = if append.drafts.len() >= MANY_DRAFTS { Turn::Thread } else { Turn::Caller };
         let clock = self.lease_clock.clone();
-        self.writer.write_in(turn, move |desk| append::append(desk, &scope, append, packed, &*clock)).await
+        self.writer.write_in(turn, move |db| append::append(db, &scope, append, packed, &*clock)).await
     }
 
     /// They are packed and queued when they are first polled, and the queue has one end.
@@ -264,8 +263,8 @@ impl Log for SqliteStore {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        self.path_readers.read(|desk| {
-            with_session(desk, scope, session, |log, summary| path::read_path(log, summary, at, until))
+        self.path_readers.read(|db| {
+            with_session(db, scope, session, |log, summary| path::read_path(log, summary, at, until))
         })
     }
 
@@ -284,7 +283,7 @@ impl Log for SqliteStore {
 
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
         self.read_session(scope, session, |log, summary| {
-            log.record(seq)?.ok_or_else(|| rules::no_entry(&summary.id, seq))
+            log.record(seq)?.ok_or_else(|| validate::no_entry(&summary.id, seq))
         })
     }
 
@@ -309,10 +308,10 @@ impl Leases for SqliteStore {
         let (scope, session, holder) = (scope.clone(), session.clone(), holder.to_owned());
         let clock = self.lease_clock.clone();
         self.writer
-            .write(move |desk| {
-                let row = find(desk, &scope, &session, Right::Write)?;
-                desk.hot.forget(row.pk);
-                lease::take(desk, &row, &holder, ttl_ms, &*clock)
+            .write(move |db| {
+                let row = find(db, &scope, &session, Right::Write)?;
+                db.append_cache.forget(row.pk);
+                lease::take(db, &row, &holder, ttl_ms, &*clock)
             })
             .await
     }
@@ -320,10 +319,10 @@ impl Leases for SqliteStore {
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
         let (scope, lease, clock) = (scope.clone(), lease.clone(), self.lease_clock.clone());
         self.writer
-            .write(move |desk| {
-                let row = find(desk, &scope, &lease.session, Right::Write)?;
-                desk.hot.forget(row.pk);
-                lease::release(desk, &row, &lease, &*clock)
+            .write(move |db| {
+                let row = find(db, &scope, &lease.session, Right::Write)?;
+                db.append_cache.forget(row.pk);
+                lease::release(db, &row, &lease, &*clock)
             })
             .await
     }
@@ -333,17 +332,17 @@ impl Leases for SqliteStore {
 impl Authorities for SqliteStore {
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         let (owned_scope, id) = (scope.clone(), session.clone());
-        let settled = self.writer.write(move |desk| {
-            let mut row = find(desk, &owned_scope, &id, Right::Read)?;
-            desk.hot.forget(row.pk);
-            authority::settle(desk, &owned_scope, &mut row)?;
+        let settled = self.writer.write(move |db| {
+            let mut row = find(db, &owned_scope, &id, Right::Read)?;
+            db.append_cache.forget(row.pk);
+            authority::settle(db, &owned_scope, &mut row)?;
             Ok(row.summary.authority.unwrap_or_default())
         });
         match settled.await {
             // A file that cannot be written is read as the audit says.
-            Err(StoreError::ReadOnly { .. }) => self.readers.read(|desk| {
-                let mut summary = find(desk, scope, session, Right::Read)?.summary;
-                rules::settle_summary(&mut summary, authority::trace(desk, scope, session)?);
+            Err(StoreError::ReadOnly { .. }) => self.readers.read(|db| {
+                let mut summary = find(db, scope, session, Right::Read)?.summary;
+                validate::settle_summary(&mut summary, authority::trace(db, scope, session)?);
                 Ok(summary.authority.unwrap_or_default())
             }),
             settled => settled,
@@ -352,14 +351,14 @@ impl Authorities for SqliteStore {
 
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
         let (scope, session, model) = (scope.clone(), session.clone(), model.to_owned());
-        self.writer.write(move |desk| authority::grant_model(desk, &scope, &session, model)).await
+        self.writer.write(move |db| authority::grant_model(db, &scope, &session, model)).await
     }
 }
 
 #[async_trait]
 impl Search for SqliteStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-        rules::check_query(query)?;
+        validate::check_query(query)?;
         if self.readers.glance(search::lag)? > 0 {
             match self.writer.alone(search::catch_up) {
                 // A file that cannot be written can still be searched, as far as it is indexed.
@@ -367,24 +366,24 @@ impl Search for SqliteStore {
                 Err(error) => return Err(error),
             }
         }
-        self.readers.read(|desk| search::search(desk, scope, query))
+        self.readers.read(|db| search::search(db, scope, query))
     }
 }
 
 #[async_trait]
 impl Blobs for SqliteStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(Sink::new(Arc::clone(&self.writer), scope.clone())))
+        Ok(Box::new(BlobUpload::new(Arc::clone(&self.writer), scope.clone())))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
-        self.readers.read(|desk| blob::size(desk, scope, blob))
+        self.readers.read(|db| blob::size(db, scope, blob))
     }
 
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
-        match self.readers.read(|desk| blob::read(desk, scope, blob, from, limit))? {
-            Found::Span(bytes) => Ok(bytes),
-            Found::Uncut { pk, bytes } => {
+        match self.readers.read(|db| blob::read(db, scope, blob, from, limit))? {
+            BlobRead::Span(bytes) => Ok(bytes),
+            BlobRead::Uncut { pk, bytes } => {
                 let span = slice(&bytes, from, limit).to_vec();
                 self.cut_up(pk, blob, bytes).await;
                 Ok(span)
@@ -397,7 +396,7 @@ impl Blobs for SqliteStore {
 impl Audit for SqliteStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
         let scope = scope.clone();
-        self.writer.write(move |desk| audit::write_line(desk, &scope, note, now)).await
+        self.writer.write(move |db| audit::write_line(db, &scope, note, now)).await
     }
 
     async fn read_audit(
@@ -407,7 +406,7 @@ impl Audit for SqliteStore {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        self.readers.read(|desk| audit::read_lines(desk, scope, session, after, limit))
+        self.readers.read(|db| audit::read_lines(db, scope, session, after, limit))
     }
 
     async fn read_audit_since(
@@ -417,14 +416,14 @@ impl Audit for SqliteStore {
         since: TimestampMs,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        self.readers.read(|desk| audit::read_since(desk, scope, session, since, limit))
+        self.readers.read(|db| audit::read_since(db, scope, session, since, limit))
     }
 }
 
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        self.writer.alone(|desk| check::check(desk, scope, repair))
+        self.writer.alone(|db| check::check(db, scope, repair))
     }
 
     async fn check_writable(&self) -> Result<()> {
@@ -432,7 +431,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn flush(&self) -> Result<()> {
-        self.writer.alone(|desk| desk.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&desk.path))
+        self.writer.alone(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&db.path))
     }
 
     fn describe(&self) -> String {

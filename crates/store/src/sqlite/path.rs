@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use sapwood_core::entry::{Body, Entry, Outcome, Stance};
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::project::summary::Summary;
+use sapwood_core::settings::Settings;
 use sapwood_core::tree::settings_at;
-use sapwood_core::view::Settings;
 use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
 
 use super::log::LogRows;
 use crate::decode::{Decoder, Feed, Goal};
-use crate::rules::{beside_tree, no_entry};
+use crate::validate::{beside_tree, no_entry};
 
 pub(super) fn read_path(
     log: &mut LogRows<'_>,
@@ -64,16 +64,16 @@ fn collect(log: &mut LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>>
 }
 
 fn walk_until(log: &mut LogRows<'_>, from: Seq, until: Until, feed: &mut Feed<'_, '_>) -> Result<()> {
-    let desk = log.desk;
+    let db = log.db;
     let mut goal = Goal::Searching;
     log.walk(from, &mut |step| {
-        let raw = step.raw(desk)?;
+        let raw = step.raw(db)?;
         let is_last = match until {
             Until::Root => false,
             Until::Entries(count) => feed.len() + 1 >= count as usize,
             Until::ContextStart => {
                 if step.kind == Kind::Compaction && goal == Goal::Searching {
-                    goal = Goal::of(&raw.body().map_err(|what| desk.damaged(what))?);
+                    goal = Goal::of(&raw.body().map_err(|what| db.damaged(what))?);
                 }
                 goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
             }
@@ -97,7 +97,7 @@ fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId, Outc
         return Ok(ended);
     }
     each_of_kind(log, Kind::TurnEnded, after, |record| {
-        let body = record.decode().map_err(|error| log.desk.damaged(error.to_string()))?;
+        let body = record.decode().map_err(|error| log.db.damaged(error.to_string()))?;
         let turn = record.meta.turn.filter(|turn| began.contains(turn));
         if let (Some(turn), Body::TurnEnded(body)) = (turn, body) {
             ended.push((turn, body.outcome));

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use sapwood_core::port::store::Result;
 
-use super::desk::{Desk, Mode};
-use super::fault::Fault;
+use super::connection::{Mode, StoreConnection};
+use super::error::AtPath;
 use super::writer::blocking;
 use crate::Key;
 
@@ -14,7 +14,7 @@ use crate::Key;
 const IDLE_MAX: usize = 8;
 
 pub(super) struct Readers {
-    idle: Mutex<Vec<Desk>>,
+    idle: Mutex<Vec<StoreConnection>>,
     mode: Mode,
     path: PathBuf,
     key: Option<Key>,
@@ -25,38 +25,41 @@ impl Readers {
         Self { idle: Mutex::default(), mode, path, key }
     }
 
-    pub fn read<T>(&self, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
-        blocking(|| self.glance(|desk| in_snapshot(desk, work)))
+    pub fn read<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
+        blocking(|| self.glance(|db| in_snapshot(db, work)))
     }
 
     /// For a single small statement: that is a snapshot in itself, and takes less time than moving a runtime's other tasks
     /// out of the way.
-    pub fn glance<T>(&self, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
-        let desk = self.take()?;
-        let outcome = work(&desk);
-        self.give_back(desk);
+    pub fn glance<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
+        let db = self.take()?;
+        let outcome = work(&db);
+        self.give_back(db);
         outcome
     }
 
-    fn take(&self) -> Result<Desk> {
+    fn take(&self) -> Result<StoreConnection> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
-            Some(desk) => Ok(desk),
-            None => Desk::open(&self.path, self.mode, self.key.as_ref()),
+            Some(db) => Ok(db),
+            None => StoreConnection::open(&self.path, self.mode, self.key.as_ref()),
         }
     }
 
-    fn give_back(&self, desk: Desk) {
+    fn give_back(&self, db: StoreConnection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
-            idle.push(desk);
+            idle.push(db);
         }
     }
 }
 
-pub(super) fn in_snapshot<T>(desk: &Desk, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
-    desk.prepare("BEGIN")?.execute([]).at(&desk.path)?;
-    let outcome = work(desk);
-    desk.prepare("COMMIT")?.execute([]).at(&desk.path)?;
+pub(super) fn in_snapshot<T>(
+    db: &StoreConnection,
+    work: impl FnOnce(&StoreConnection) -> Result<T>,
+) -> Result<T> {
+    db.prepare("BEGIN")?.execute([]).at(&db.path)?;
+    let outcome = work(db);
+    db.prepare("COMMIT")?.execute([]).at(&db.path)?;
     outcome
 }

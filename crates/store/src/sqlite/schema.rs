@@ -7,7 +7,7 @@ use rusqlite::{Connection, ErrorCode};
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-use super::fault::{BUSY_WAIT_MS, Fault};
+use super::error::{AtPath, BUSY_WAIT_MS};
 
 /// "Sapw", so that `file` and we can tell a Sapwood file from any other SQLite database.
 const APPLICATION_ID: i32 = 0x5361_7077;

@@ -13,15 +13,15 @@ use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Kind, Record, Right, Scope};
 
-use super::desk::Desk;
-use super::fault::Fault;
-use super::index::{self, Found, Segment, WORD_BYTES_MAX, Wanted};
+use super::connection::StoreConnection;
+use super::error::AtPath;
+use super::index::{self, Segment, TermMatches, TermQuery, WORD_BYTES_MAX};
 use super::log::LogRows;
 use super::session::find;
-use super::sight::{seen_by, seen_from};
+use super::visibility::{seen_by, seen_from};
 use crate::match_text::{Query, is_searched, stored_text};
-use crate::rules;
-use crate::words::Cutter;
+use crate::tokenize::Cutter;
+use crate::validate;
 
 /// Begins the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
@@ -37,59 +37,59 @@ const FRESH_BYTES_MAX: usize = 16 << 20;
 const PASSED_OVER_MAX: usize = 100_000;
 
 /// How many entries the index has not seen yet.
-pub(super) fn lag(desk: &Desk) -> Result<i64> {
-    let mut select = desk.prepare(
+pub(super) fn lag(db: &StoreConnection) -> Result<i64> {
+    let mut select = db.prepare(
         "SELECT coalesce((SELECT max(arrival) FROM entries), 0) - (SELECT value FROM counters WHERE name = 'indexed')",
     )?;
-    select.query_row([], |row| row.get(0)).at(&desk.path)
+    select.query_row([], |row| row.get(0)).at(&db.path)
 }
 
 /// Indexes everything that is not yet, in transactions of its own.
-pub(super) fn catch_up(desk: &Desk) -> Result<()> {
-    while lag(desk)? > 0 {
-        desk.in_transaction(|| index_some(desk))?;
+pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
+    while lag(db)? > 0 {
+        db.in_transaction(|| index_some(db))?;
     }
     Ok(())
 }
 
 /// Indexes the next texts: from the rows, or, once those are done that other processes wrote, from memory.
-fn index_some(desk: &Desk) -> Result<()> {
-    desk.hot.refresh(desk)?;
-    let indexed = indexed(desk)?;
-    let mut arrived = desk.fresh.take_from(indexed + 1, CATCH_UP_TEXTS);
+fn index_some(db: &StoreConnection) -> Result<()> {
+    db.append_cache.refresh(db)?;
+    let indexed = indexed(db)?;
+    let mut arrived = db.fresh.take_from(indexed + 1, CATCH_UP_TEXTS);
     if arrived.is_empty() {
-        let up_to = desk.fresh.first().unwrap_or(i64::MAX);
-        arrived = stored_texts(desk, indexed, up_to)?;
+        let up_to = db.fresh.first().unwrap_or(i64::MAX);
+        arrived = stored_texts(db, indexed, up_to)?;
     }
     let last = match arrived.last() {
         Some((arrival, _)) => *arrival,
         // Only a gap is left, where sessions were erased.
-        None => desk.fresh.first().map_or_else(|| last_arrival(desk), |fresh| Ok(fresh - 1))?,
+        None => db.fresh.first().map_or_else(|| last_arrival(db), |fresh| Ok(fresh - 1))?,
     };
-    add_segment(desk, &segment_of(indexed + 1, last, &arrived))
+    add_segment(db, &segment_of(indexed + 1, last, &arrived))
 }
 
-fn add_segment(desk: &Desk, segment: &Segment) -> Result<()> {
-    index::add(desk, segment)?;
+fn add_segment(db: &StoreConnection, segment: &Segment) -> Result<()> {
+    index::add(db, segment)?;
     let sql = "UPDATE counters SET value = ?1 WHERE name = 'indexed'";
-    desk.prepare(sql)?.execute([segment.last]).at(&desk.path)?;
+    db.prepare(sql)?.execute([segment.last]).at(&db.path)?;
     Ok(())
 }
 
 /// How to index the texts of this process that are next, if they are many, and the last of them: it can be done elsewhere.
 /// `given` is the last one that is on its way already.
 pub(super) fn next_segment(
-    desk: &Desk,
+    db: &StoreConnection,
     given: Option<i64>,
 ) -> Result<Option<(i64, impl FnOnce() -> Segment + Send + use<>)>> {
-    if !desk.fresh.is_plenty() {
+    if !db.fresh.is_plenty() {
         return Ok(None);
     }
     let first = 1 + match given {
         Some(given) => given,
-        None => indexed(desk)?,
+        None => indexed(db)?,
     };
-    let arrived = desk.fresh.take_from(first, CATCH_UP_TEXTS);
+    let arrived = db.fresh.take_from(first, CATCH_UP_TEXTS);
     let last = arrived.last().map(|(last, _)| *last);
     Ok(last.map(|last| (last, move || segment_of(first, last, &arrived))))
 }
@@ -109,25 +109,25 @@ fn segment_of(first: i64, last: i64, arrived: &[Arrived]) -> Segment {
 }
 
 /// Adds what was indexed elsewhere, unless somebody was quicker, or may have erased some of it meanwhile.
-pub(super) fn add_indexed(desk: &Desk, segment: &Segment, forgotten: u64) -> Result<()> {
-    desk.in_transaction(|| {
-        desk.hot.refresh(desk)?;
-        let is_next = indexed(desk)? + 1 == segment.first;
-        match is_next && desk.fresh.forgotten.get() == forgotten {
-            true => add_segment(desk, segment),
+pub(super) fn add_indexed(db: &StoreConnection, segment: &Segment, forgotten: u64) -> Result<()> {
+    db.in_transaction(|| {
+        db.append_cache.refresh(db)?;
+        let is_next = indexed(db)? + 1 == segment.first;
+        match is_next && db.fresh.forgotten.get() == forgotten {
+            true => add_segment(db, segment),
             false => Ok(()),
         }
     })
 }
 
-fn indexed(desk: &Desk) -> Result<i64> {
-    let mut select = desk.prepare("SELECT value FROM counters WHERE name = 'indexed'")?;
-    select.query_row([], |row| row.get(0)).at(&desk.path)
+fn indexed(db: &StoreConnection) -> Result<i64> {
+    let mut select = db.prepare("SELECT value FROM counters WHERE name = 'indexed'")?;
+    select.query_row([], |row| row.get(0)).at(&db.path)
 }
 
-fn last_arrival(desk: &Desk) -> Result<i64> {
-    let mut select = desk.prepare("SELECT coalesce(max(arrival), 0) FROM entries")?;
-    select.query_row([], |row| row.get(0)).at(&desk.path)
+fn last_arrival(db: &StoreConnection) -> Result<i64> {
+    let mut select = db.prepare("SELECT coalesce(max(arrival), 0) FROM entries")?;
+    select.query_row([], |row| row.get(0)).at(&db.path)
 }
 
 /// An entry's number, and its text if it has one.
@@ -141,12 +141,12 @@ pub(super) struct Text {
 }
 
 /// The texts of rows between two numbers, both excluded.
-fn stored_texts(desk: &Desk, after: i64, before: i64) -> Result<Vec<Arrived>> {
-    let path = &desk.path;
+fn stored_texts(db: &StoreConnection, after: i64, before: i64) -> Result<Vec<Arrived>> {
+    let path = &db.path;
     let sql = "SELECT arrival, key >> 32, tenant, kind, version, packing, body
                FROM entries JOIN sessions ON sessions.pk = key >> 32
                WHERE arrival > ?1 AND arrival < ?2 ORDER BY arrival LIMIT ?3";
-    let mut select = desk.prepare(sql)?;
+    let mut select = db.prepare(sql)?;
     let mut rows =
         select.query(params![after, before, i64::try_from(CATCH_UP_TEXTS).unwrap_or(i64::MAX)]).at(path)?;
     let (mut texts, mut bytes) = (Vec::new(), 0);
@@ -244,24 +244,24 @@ fn session_mark(session: i64) -> String {
 
 /// Runs what erases entries and says which, and takes their texts out such that no trace of them stays in the index.
 pub(super) fn really_forgetting(
-    desk: &Desk,
+    db: &StoreConnection,
     work: impl FnOnce(&mut HashSet<i64>) -> Result<()>,
 ) -> Result<()> {
     let mut gone = HashSet::new();
     work(&mut gone)?;
-    index::forget(desk, &gone)?;
+    index::forget(db, &gone)?;
     // Numbers at the end will be given again.
     let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(arrival) FROM entries), 0)) WHERE name = 'indexed'";
-    desk.prepare(sql)?.execute([]).at(&desk.path)?;
-    desk.fresh.forget_all();
+    db.prepare(sql)?.execute([]).at(&db.path)?;
+    db.fresh.forget_all();
     Ok(())
 }
 
 /// How many of a tenant's texts the index should hold and does not. Each is there at least by its tenant's mark.
-pub(super) fn count_missing(desk: &Desk, scope: &Scope) -> Result<usize> {
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(0) };
+pub(super) fn count_missing(db: &StoreConnection, scope: &Scope) -> Result<usize> {
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(0) };
     let mut held = HashSet::new();
-    let mut found = Found::new(desk, vec![Wanted::Word(tenant_mark(tenant))], i64::MAX)?;
+    let mut found = TermMatches::new(db, vec![TermQuery::Word(tenant_mark(tenant))], i64::MAX)?;
     while let Some(arrival) = found.next()? {
         held.insert(arrival);
     }
@@ -272,43 +272,43 @@ pub(super) fn count_missing(desk: &Desk, scope: &Scope) -> Result<usize> {
          WHERE tenant = ?1 AND kind IN ({}) AND arrival <= ?2",
         searched.join(", ")
     );
-    let mut select = desk.prepare(&sql)?;
-    let mut rows = select.query([tenant, indexed(desk)?]).at(&desk.path)?;
+    let mut select = db.prepare(&sql)?;
+    let mut rows = select.query([tenant, indexed(db)?]).at(&db.path)?;
     let mut missing = 0;
-    while let Some(row) = rows.next().at(&desk.path)? {
-        missing += usize::from(!held.contains(&row.get(0).at(&desk.path)?));
+    while let Some(row) = rows.next().at(&db.path)? {
+        missing += usize::from(!held.contains(&row.get(0).at(&db.path)?));
     }
     Ok(missing)
 }
 
 /// Builds the whole index anew.
-pub(super) fn rebuild(desk: &Desk) -> Result<()> {
+pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     let empty = "UPDATE counters SET value = 0 WHERE name = 'indexed'";
-    desk.in_transaction(|| {
-        index::clear(desk)?;
-        desk.conn.execute_batch(empty).at(&desk.path)
+    db.in_transaction(|| {
+        index::clear(db)?;
+        db.conn.execute_batch(empty).at(&db.path)
     })?;
-    catch_up(desk)
+    catch_up(db)
 }
 
-pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+pub(super) fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
     let mut page = Page { items: Vec::new(), next: None };
     let before = read_cursor(query.cursor.as_deref())?;
-    let session = query.session.as_ref().map(|id| find(desk, scope, id, Right::Read)).transpose()?;
+    let session = query.session.as_ref().map(|id| find(db, scope, id, Right::Read)).transpose()?;
     let words = Query::parse(&query.text);
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(page) };
     if words.is_empty() {
         return Ok(page);
     }
-    let mut log = session.as_ref().map(|row| LogRows::open(desk, row.pk)).transpose()?;
+    let mut log = session.as_ref().map(|row| LogRows::open(db, row.pk)).transpose()?;
     let mut wanted = wanted_by(&words);
     wanted.push(match &log {
-        Some(log) => Wanted::OneOf(log.lineage().into_iter().map(session_mark).collect()),
-        None => Wanted::Word(tenant_mark(tenant)),
+        Some(log) => TermQuery::OneOf(log.lineage().into_iter().map(session_mark).collect()),
+        None => TermQuery::Word(tenant_mark(tenant)),
     });
-    let mut found = Found::new(desk, wanted, before)?;
-    let mut select = desk.prepare("SELECT key FROM entries WHERE arrival = ?1")?;
-    let limit = rules::page_limit(query.limit);
+    let mut found = TermMatches::new(db, wanted, before)?;
+    let mut select = db.prepare("SELECT key FROM entries WHERE arrival = ?1")?;
+    let limit = validate::page_limit(query.limit);
     let (mut last, mut passed_over) = (before, 0);
     while let Some(arrival) = found.next()? {
         if page.items.len() == limit || passed_over > PASSED_OVER_MAX {
@@ -316,14 +316,14 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
             break;
         }
         last = arrival;
-        let Some(key) = select.query_row([arrival], |row| row.get(0)).optional().at(&desk.path)? else {
+        let Some(key) = select.query_row([arrival], |row| row.get(0)).optional().at(&db.path)? else {
             continue;
         };
         let seen = match (&mut log, &session) {
             (Some(log), Some(row)) => seen_from(log, key)?.map(|record| (row.summary.clone(), record)),
-            _ => seen_by(desk, scope, key)?,
+            _ => seen_by(db, scope, key)?,
         };
-        let hit = seen.map(|(summary, record)| hit(desk, summary, record, &words)).transpose()?;
+        let hit = seen.map(|(summary, record)| hit(db, summary, record, &words)).transpose()?;
         match hit.flatten() {
             Some(hit) => page.items.push(hit),
             None => passed_over += 1,
@@ -333,15 +333,15 @@ pub(super) fn search(desk: &Desk, scope: &Scope, query: &SearchQuery) -> Result<
 }
 
 /// All words of a query, as far as the index has them; whether they are whole and stand together is checked on the text.
-fn wanted_by(words: &Query) -> Vec<Wanted> {
+fn wanted_by(words: &Query) -> Vec<TermQuery> {
     let mut wanted = Vec::new();
     for term in &words.terms {
         let last = term.words.len().saturating_sub(1);
         wanted.extend(term.words.iter().enumerate().map(|(at, word)| {
             let cut = index::cut(word).to_owned();
             match cut.len() < word.len() || term.prefix && at == last {
-                true => Wanted::Prefix(cut),
-                false => Wanted::Word(cut),
+                true => TermQuery::Prefix(cut),
+                false => TermQuery::Word(cut),
             }
         }));
     }
@@ -350,13 +350,13 @@ fn wanted_by(words: &Query) -> Vec<Wanted> {
 
 fn read_cursor(cursor: Option<&str>) -> Result<i64> {
     let Some(text) = cursor else { return Ok(i64::MAX) };
-    text.parse().map_err(|_| rules::bad_cursor(text))
+    text.parse().map_err(|_| validate::bad_cursor(text))
 }
 
 /// `None` if the words are all there, but not together as a phrase wants them, or not whole.
-fn hit(desk: &Desk, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
-    let body = record.decode().map_err(|error| desk.damaged(error.to_string()))?;
+fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
+    let body = record.decode().map_err(|error| db.damaged(error.to_string()))?;
     let text = body.search_text();
     let is_it = words.is_settled_by(WORD_BYTES_MAX) || words.matches(&text);
-    Ok(is_it.then(|| rules::hit_of(&summary, &record.meta, words, &text)))
+    Ok(is_it.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
 }

@@ -6,21 +6,21 @@ use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
     AuditAction, AuditNote, Created, Finding, Fork, ListFilter, ListOrder, NewSession, Page, Repair, Result,
 };
+use sapwood_core::project::session_filter::SessionFilter;
 use sapwood_core::project::summary::{ForkPoint, Summary};
-use sapwood_core::project::wanted::Wanted;
 use sapwood_core::tree::{Head, Lookup, is_on_path, settings_at};
 use sapwood_core::{Right, Scope, Seq, SessionId, StoreError, TimestampMs};
 
 use super::append::{Batch, write_batch};
+use super::append_cache::{LISTED_BEHIND_MS_MAX, Nodes};
 use super::audit::write_line;
 use super::authority;
-use super::desk::Desk;
-use super::fault::Fault;
-use super::hot::{LISTED_BEHIND_MS_MAX, Nodes};
+use super::connection::StoreConnection;
+use super::error::AtPath;
 use super::log::LogRows;
 use super::path::check_in_tree;
-use crate::admit::admit;
-use crate::rules::{ListSpan, no_entry, page_limit, print_json, print_list_cursor};
+use crate::authorize::authorize;
+use crate::validate::{ListSpan, no_entry, page_limit, print_json, print_list_cursor};
 
 /// Rows asked for at a time when everything is checked.
 const CHECK_ROWS: usize = 500;
@@ -41,37 +41,37 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
 }
 
 /// Finds a session of the scope's own tenant and lets the caller in, or not.
-pub(super) fn find(desk: &Desk, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Err(no_session(id)) };
+pub(super) fn find(db: &StoreConnection, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Err(no_session(id)) };
     let mut select =
-        desk.prepare("SELECT pk, listed_at, summary, authority FROM sessions WHERE tenant = ?1 AND id = ?2")?;
-    let mut rows = select.query(params![tenant, id.as_str()]).at(&desk.path)?;
-    let Some(row) = rows.next().at(&desk.path)? else { return Err(no_session(id)) };
-    let (pk, listed_at) = (row.get(0).at(&desk.path)?, TimestampMs(row.get(1).at(&desk.path)?));
-    let summary = summary_and_authority(desk, row)?;
-    admit(scope, &summary, needed)?;
+        db.prepare("SELECT pk, listed_at, summary, authority FROM sessions WHERE tenant = ?1 AND id = ?2")?;
+    let mut rows = select.query(params![tenant, id.as_str()]).at(&db.path)?;
+    let Some(row) = rows.next().at(&db.path)? else { return Err(no_session(id)) };
+    let (pk, listed_at) = (row.get(0).at(&db.path)?, TimestampMs(row.get(1).at(&db.path)?));
+    let summary = summary_and_authority(db, row)?;
+    authorize(scope, &summary, needed)?;
     Ok(SessionRow { pk, tenant, listed_at, summary })
 }
 
 /// The summary and the authority record, which are the third and the fourth column.
-fn summary_and_authority(desk: &Desk, row: &rusqlite::Row<'_>) -> Result<Summary> {
-    let mut summary = read_summary(desk, row.get_ref(2).at(&desk.path)?.as_str().unwrap_or_default())?;
-    let column = row.get_ref(3).and_then(|column| Ok(column.as_str_or_null()?)).at(&desk.path)?;
-    summary.authority = authority::read(desk, column)?;
+fn summary_and_authority(db: &StoreConnection, row: &rusqlite::Row<'_>) -> Result<Summary> {
+    let mut summary = read_summary(db, row.get_ref(2).at(&db.path)?.as_str().unwrap_or_default())?;
+    let column = row.get_ref(3).and_then(|column| Ok(column.as_str_or_null()?)).at(&db.path)?;
+    summary.authority = authority::read(db, column)?;
     Ok(summary)
 }
 
-pub(super) fn read_summary(desk: &Desk, json: &str) -> Result<Summary> {
-    serde_json::from_str(json).map_err(|error| desk.damaged(format!("a session's summary: {error}")))
+pub(super) fn read_summary(db: &StoreConnection, json: &str) -> Result<Summary> {
+    serde_json::from_str(json).map_err(|error| db.damaged(format!("a session's summary: {error}")))
 }
 
-fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)>) -> Result<i64> {
-    let tenant = desk.tenant_or_new(&scope.tenant)?;
+fn insert(db: &StoreConnection, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)>) -> Result<i64> {
+    let tenant = db.tenant_or_new(&scope.tenant)?;
     let sql =
         "INSERT INTO sessions (tenant, id, listed_at, parent, base, base_seq, inherited, summary, authority)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let parent = summary.parent.as_ref().map(|lineage| lineage.session.as_str());
-    desk.prepare(sql)?
+    db.prepare(sql)?
         .execute(params![
             tenant,
             summary.id.as_str(),
@@ -83,23 +83,22 @@ fn insert(desk: &Desk, scope: &Scope, summary: &Summary, base: Option<(i64, Seq)
             print_json(summary),
             summary.authority.as_ref().map(print_json),
         ])
-        .at(&desk.path)?;
-    Ok(desk.conn.last_insert_rowid())
+        .at(&db.path)?;
+    Ok(db.conn.last_insert_rowid())
 }
 
 /// Writes a summary. With [`Order::Kept`] the index by time is left alone.
-pub(super) fn store_summary(desk: &Desk, row: &mut SessionRow, order: Order) -> Result<()> {
+pub(super) fn store_summary(db: &StoreConnection, row: &mut SessionRow, order: Order) -> Result<()> {
     let json = print_json(&row.summary);
     match order {
         Order::Kept => {
-            let mut update = desk.prepare("UPDATE sessions SET summary = ?2 WHERE pk = ?1")?;
-            update.execute(params![row.pk, json]).at(&desk.path)?;
+            let mut update = db.prepare("UPDATE sessions SET summary = ?2 WHERE pk = ?1")?;
+            update.execute(params![row.pk, json]).at(&db.path)?;
         }
         Order::Changed => {
             row.listed_at = row.summary.updated_at;
-            let mut update =
-                desk.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
-            update.execute(params![row.pk, row.listed_at.0, json]).at(&desk.path)?;
+            let mut update = db.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
+            update.execute(params![row.pk, row.listed_at.0, json]).at(&db.path)?;
         }
     }
     Ok(())
@@ -113,34 +112,34 @@ pub(super) enum Order {
     Changed,
 }
 
-pub(super) fn create(desk: &Desk, scope: &Scope, new: &NewSession) -> Result<Created> {
-    if let Some(row) = id_is_taken(desk, scope, &new.id)? {
+pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
+    if let Some(row) = id_is_taken(db, scope, &new.id)? {
         // Somebody else's: that the id cannot be had is all that is said.
         let taken = |_| StoreError::Exists { session: new.id.clone() };
-        return admit(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
+        return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
     }
-    insert(desk, scope, &Summary::new(new, scope.principal.clone()), None)?;
+    insert(db, scope, &Summary::new(new, scope.principal.clone()), None)?;
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
-    write_line(desk, scope, note, new.now)?;
+    write_line(db, scope, note, new.now)?;
     Ok(Created::New)
 }
 
 /// The session that has this id in the tenant, whoever owns it.
-fn id_is_taken(desk: &Desk, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
+fn id_is_taken(db: &StoreConnection, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), scope.principal.clone());
-    match find(desk, &whole_tenant, id, Right::Read) {
+    match find(db, &whole_tenant, id, Right::Read) {
         Ok(row) => Ok(Some(row)),
         Err(StoreError::NoSession { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
-    let source = find(desk, scope, &fork.source, Right::Write)?;
-    if id_is_taken(desk, scope, &fork.new.id)?.is_some() {
+pub(super) fn fork(db: &StoreConnection, scope: &Scope, mut fork: Fork) -> Result<Head> {
+    let source = find(db, scope, &fork.source, Right::Write)?;
+    if id_is_taken(db, scope, &fork.new.id)?.is_some() {
         return Err(StoreError::Exists { session: fork.new.id });
     }
-    let mut log = LogRows::open(desk, source.pk)?;
+    let mut log = LogRows::open(db, source.pk)?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let point = at.map(|at| fork_point(&mut log, &source.summary, at)).transpose()?;
     let base = at.map(|at| log.home_of(at)).transpose()?;
@@ -156,17 +155,17 @@ pub(super) fn fork(desk: &Desk, scope: &Scope, mut fork: Fork) -> Result<Head> {
         drafts.extend(is_shared.then_some(draft));
     }
     let summary = Summary::forked(&fork.new, scope.principal.clone(), &source.summary, point);
-    let pk = insert(desk, scope, &summary, base)?;
+    let pk = insert(db, scope, &summary, base)?;
     let note = AuditNote {
         action: AuditAction::Fork,
         session: Some(fork.new.id.clone()),
         detail: Some(fork_detail(&fork.source)),
     };
-    write_line(desk, scope, note, fork.new.now)?;
+    write_line(db, scope, note, fork.new.now)?;
     let listed_at = summary.updated_at;
     let mut row = SessionRow { pk, tenant: source.tenant, listed_at, summary };
     if !drafts.is_empty() {
-        write_batch(desk, scope, &mut row, Batch::pack(drafts)?, &mut Nodes::default())?;
+        write_batch(db, scope, &mut row, Batch::pack(drafts)?, &mut Nodes::default())?;
     }
     Ok(row.summary.head)
 }
@@ -179,55 +178,60 @@ fn fork_point(log: &mut LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPo
     Ok(ForkPoint { id: record.meta.id, links: log.node(at)?.links, model, authority })
 }
 
-pub(super) fn children(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-    find(desk, scope, session, Right::Read)?;
-    let tenant = desk.tenant(&scope.tenant)?;
+pub(super) fn children(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+    find(db, scope, session, Right::Read)?;
+    let tenant = db.tenant(&scope.tenant)?;
     let sql = "SELECT summary FROM sessions WHERE tenant = ?1 AND parent = ?2 AND id NOT NULL ORDER BY pk";
-    let mut select = desk.prepare(sql)?;
+    let mut select = db.prepare(sql)?;
     let rows =
-        select.query_map(params![tenant, session.as_str()], |row| row.get::<_, String>(0)).at(&desk.path)?;
+        select.query_map(params![tenant, session.as_str()], |row| row.get::<_, String>(0)).at(&db.path)?;
     let mut children = Vec::new();
     for json in rows {
-        let summary = read_summary(desk, &json.at(&desk.path)?)?;
-        if admit(scope, &summary, Right::Read).is_ok() {
+        let summary = read_summary(db, &json.at(&db.path)?)?;
+        if authorize(scope, &summary, Right::Read).is_ok() {
             children.push(summary.id);
         }
     }
     Ok(children)
 }
 
-pub(super) fn list(desk: &Desk, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-    list_looking(desk, scope, filter, LOOKED_ROWS_MAX)
+pub(super) fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+    list_looking(db, scope, filter, LOOKED_ROWS_MAX)
 }
 
 /// A page for which so many sessions are looked at, and no more.
-fn list_looking(desk: &Desk, scope: &Scope, filter: &ListFilter, looked_max: usize) -> Result<Page<Summary>> {
+fn list_looking(
+    db: &StoreConnection,
+    scope: &Scope,
+    filter: &ListFilter,
+    looked_max: usize,
+) -> Result<Page<Summary>> {
     let span = ListSpan::of(filter, LISTED_BEHIND_MS_MAX)?;
     let mut page = Page { items: Vec::new(), next: None };
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(page) };
-    let (wanted, limit) = (Wanted::of(filter), page_limit(filter.limit));
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(page) };
+    let (wanted, limit) = (SessionFilter::of(filter), page_limit(filter.limit));
     let prefix = filter.id_prefix.as_deref().unwrap_or("");
-    let mut select = desk.prepare(list_sql(filter.order, prefix))?;
+    let mut select = db.prepare(list_sql(filter.order, prefix))?;
     let (after, end) = (span.after, span.end);
     let mut rows = if prefix.is_empty() {
-        select.query(params![tenant, after.0, after.1, end.0, end.1]).at(&desk.path)?
+        select.query(params![tenant, after.0, after.1, end.0, end.1]).at(&db.path)?
     } else {
-        select.query(params![tenant, after.0, after.1, end.0, end.1, prefix]).at(&desk.path)?
+        select.query(params![tenant, after.0, after.1, end.0, end.1, prefix]).at(&db.path)?
     };
     let mut last = after;
     for looked in 0.. {
-        let Some(row) = rows.next().at(&desk.path)? else { break };
+        let Some(row) = rows.next().at(&db.path)? else { break };
         if looked == looked_max {
             page.next = Some(print_list_cursor(last));
             break;
         }
-        let summary = summary_and_authority(desk, row)?;
-        let shows = wanted.includes(&summary) && admit(scope, &summary, Right::Read).is_ok();
+        let summary = summary_and_authority(db, row)?;
+        let shows = wanted.includes(&summary) && authorize(scope, &summary, Right::Read).is_ok();
         if shows && page.items.len() == limit {
             page.next = Some(print_list_cursor(last));
             break;
         }
-        last = (row.get(0).at(&desk.path)?, row.get(1).at(&desk.path)?);
+        last = (row.get(0).at(&db.path)?, row.get(1).at(&db.path)?);
         page.items.extend(shows.then_some(summary));
     }
     Ok(page)
@@ -256,7 +260,7 @@ fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
 }
 
 /// Compares each session's summary with the fold of its log, and mends it if told to.
-pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if repair == Repair::No {
         // The doctor compares them anyway, through the port.
@@ -264,15 +268,15 @@ pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Res
     }
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
     loop {
-        let page = list(desk, scope, &filter)?;
+        let page = list(db, scope, &filter)?;
         for summary in page.items {
-            let mut row = find(desk, scope, &summary.id, Right::Read)?;
-            row.summary = refold(desk, row.pk, &summary)?;
+            let mut row = find(db, scope, &summary.id, Right::Read)?;
+            row.summary = refold(db, row.pk, &summary)?;
             if row.summary != summary {
-                desk.hot.forget(row.pk);
-                store_summary(desk, &mut row, Order::Changed)?;
+                db.append_cache.forget(row.pk);
+                store_summary(db, &mut row, Order::Changed)?;
                 let what = format!("the summary of session {} did not equal the fold of its log", summary.id);
-                let place = desk.path.display().to_string();
+                let place = db.path.display().to_string();
                 findings.push(Finding { rule: "cache", place, what, repaired: true });
             }
         }
@@ -283,8 +287,8 @@ pub(super) fn check_summaries(desk: &Desk, scope: &Scope, repair: Repair) -> Res
     }
 }
 
-fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
-    let mut log = LogRows::open(desk, pk)?;
+fn refold(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
+    let mut log = LogRows::open(db, pk)?;
     let mut summary = stored.unfolded();
     let (mut leaf, mut after) =
         ((stored.inherited > 0).then_some(Seq(stored.inherited)), Seq(stored.inherited));
@@ -299,7 +303,7 @@ fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
         let Some(last) = records.last() else { break };
         after = last.meta.seq;
         for record in records {
-            let entry = record.into_entry().map_err(|error| desk.damaged(error.to_string()))?;
+            let entry = record.into_entry().map_err(|error| db.damaged(error.to_string()))?;
             leaf = match &entry.body {
                 Body::LeafMoved(moved) => match moved.to {
                     Some(id) => log.find(id)?.map(|(seq, _)| seq),
@@ -322,7 +326,7 @@ fn refold(desk: &Desk, pk: i64, stored: &Summary) -> Result<Summary> {
 mod tests {
     use sapwood_core::Principal;
 
-    use super::super::desk::Mode;
+    use super::super::connection::Mode;
     use super::super::schema::migrate;
     use super::*;
 
@@ -330,29 +334,29 @@ mod tests {
     const LOOKED_MAX: usize = 7;
 
     /// One of five has the agent that is looked for.
-    fn filled(dir: &tempfile::TempDir, scope: &Scope) -> Desk {
-        let desk = Desk::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
-        migrate(&desk.conn, &desk.path).unwrap();
+    fn filled(dir: &tempfile::TempDir, scope: &Scope) -> StoreConnection {
+        let db = StoreConnection::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&db.conn, &db.path).unwrap();
         for number in 0..SESSIONS {
             let id = format!("s{number:02}").parse().unwrap();
             let agent = (number % 5 == 1).then(|| "rare".to_owned());
             let new = NewSession { agent, ..NewSession::new(id, TimestampMs(number as i64)) };
-            create(&desk, scope, &new).unwrap();
+            create(&db, scope, &new).unwrap();
         }
-        desk
+        db
     }
 
     #[test]
     fn a_page_that_has_looked_long_enough_says_where_to_go_on() {
         let dir = tempfile::tempdir().unwrap();
         let scope = Scope::operator("acme".parse().unwrap(), Principal::System);
-        let desk = filled(&dir, &scope);
+        let db = filled(&dir, &scope);
         for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
             let mut filter =
                 ListFilter { agent: Some("rare".to_owned()), limit: 4, order, ..ListFilter::default() };
             let (mut seen, mut pages) = (Vec::new(), 0);
             loop {
-                let page = list_looking(&desk, &scope, &filter, LOOKED_MAX).unwrap();
+                let page = list_looking(&db, &scope, &filter, LOOKED_MAX).unwrap();
                 assert!(page.items.len() <= LOOKED_MAX.div_ceil(5));
                 seen.extend(page.items.into_iter().map(|summary| summary.created_at.0));
                 pages += 1;

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
-use super::desk::wal_path;
+use super::connection::wal_path;
 use crate::Durability;
 
 /// Tells a caller how its commit went.

@@ -8,34 +8,34 @@ use sapwood_core::port::store::Result;
 use sapwood_core::scope::Reach;
 use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
 
-use super::desk::{Desk, Mode};
-use super::fault::Fault;
+use super::connection::{Mode, StoreConnection};
+use super::error::AtPath;
 use super::session::find;
 use super::writer::blocking;
 use crate::Key;
 
 /// A connection that only asks whether others have written. SQLite counts that per connection, so it is always this one.
 pub(super) struct Watcher {
-    desk: Mutex<Option<Desk>>,
+    db: Mutex<Option<StoreConnection>>,
     path: PathBuf,
     key: Option<Key>,
 }
 
 impl Watcher {
     pub fn new(path: PathBuf, key: Option<Key>) -> Self {
-        Self { desk: Mutex::default(), path, key }
+        Self { db: Mutex::default(), path, key }
     }
 
     pub fn change_mark(&self) -> Result<u64> {
         blocking(|| {
-            let mut held = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-            let desk = match held.take() {
-                Some(desk) => desk,
-                None => Desk::open(&self.path, Mode::Read, self.key.as_ref())?,
+            let mut held = self.db.lock().unwrap_or_else(PoisonError::into_inner);
+            let db = match held.take() {
+                Some(db) => db,
+                None => StoreConnection::open(&self.path, Mode::Read, self.key.as_ref())?,
             };
             let version: i64 =
-                desk.prepare("PRAGMA data_version")?.query_row([], |row| row.get(0)).at(&desk.path)?;
-            *held = Some(desk);
+                db.prepare("PRAGMA data_version")?.query_row([], |row| row.get(0)).at(&db.path)?;
+            *held = Some(db);
             Ok(version.unsigned_abs())
         })
     }
@@ -49,22 +49,22 @@ pub(super) const HEAD: &str = "
     FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
 
 /// The last entry's key says where a log ends, without its summary being read.
-pub(super) fn heads(desk: &Desk, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
+pub(super) fn heads(db: &StoreConnection, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     if scope.reach != Reach::Tenant {
-        return sessions.iter().map(|session| head_of_own(desk, scope, session)).collect();
+        return sessions.iter().map(|session| head_of_own(db, scope, session)).collect();
     }
-    let Some(tenant) = desk.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
-    let mut select = desk.prepare(HEAD)?;
+    let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
+    let mut select = db.prepare(HEAD)?;
     let mut heads = Vec::with_capacity(sessions.len());
     for session in sessions {
         let head = select.query_row(params![tenant, session.as_str()], |row| row.get::<_, u32>(0));
-        heads.push(head.optional().at(&desk.path)?.map(Seq));
+        heads.push(head.optional().at(&db.path)?.map(Seq));
     }
     Ok(heads)
 }
 
-fn head_of_own(desk: &Desk, scope: &Scope, session: &SessionId) -> Result<Option<Seq>> {
-    match find(desk, scope, session, Right::Read) {
+fn head_of_own(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Option<Seq>> {
+    match find(db, scope, session, Right::Read) {
         Ok(row) => Ok(Some(row.summary.head.seq)),
         Err(StoreError::NoSession { .. }) => Ok(None),
         Err(error) => Err(error),

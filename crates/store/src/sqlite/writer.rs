@@ -17,8 +17,8 @@ use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::desk::Desk;
-use super::fault::{Fault, translate};
+use super::connection::StoreConnection;
+use super::error::{AtPath, translate};
 use super::index::indexer::{Came, Indexer};
 use super::search;
 use super::sync::{Reply, Syncer};
@@ -43,7 +43,7 @@ struct Done {
     failed: bool,
 }
 
-type Job = Box<dyn FnOnce(Result<&Desk>) -> Done + Send>;
+type WriteJob = Box<dyn FnOnce(Result<&StoreConnection>) -> Done + Send>;
 
 /// Who commits a job that nobody else is in the way of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +60,10 @@ pub(super) struct Writer {
 }
 
 struct Shared {
-    /// Dropped before the desk: it answers everybody while the log is still there.
+    /// Dropped before the db: it answers everybody while the log is still there.
     syncer: Syncer,
     seat: Mutex<Seat>,
-    queue: Mutex<VecDeque<Job>>,
+    queue: Mutex<VecDeque<WriteJob>>,
     /// The last group had several callers: leave the next one to the thread.
     contended: AtomicBool,
     /// The thread has nothing to do and must be woken.
@@ -73,7 +73,7 @@ struct Shared {
 
 /// Whoever holds it writes.
 struct Seat {
-    desk: Desk,
+    db: StoreConnection,
     indexer: Indexer,
     /// The last text that the indexer has got, and how often fresh texts had been forgotten by then. Once they are forgotten
     /// again, nothing that is under way counts.
@@ -82,13 +82,13 @@ struct Seat {
 }
 
 impl Writer {
-    pub fn start(desk: Desk, durability: Durability) -> Result<Self> {
-        let place = desk.path.display().to_string();
-        let syncer = Syncer::start(&desk.path, durability)?;
+    pub fn start(db: StoreConnection, durability: Durability) -> Result<Self> {
+        let place = db.path.display().to_string();
+        let syncer = Syncer::start(&db.path, durability)?;
         let indexer = Indexer::start(&place)?;
         let shared = Arc::new(Shared {
             syncer,
-            seat: Mutex::new(Seat { desk, indexer, given: Given::default(), commits: 0 }),
+            seat: Mutex::new(Seat { db, indexer, given: Given::default(), commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -105,7 +105,7 @@ impl Writer {
     /// Runs `work` in a transaction and answers when it is committed. If `work` fails it must not have written yet.
     pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&StoreConnection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.write_in(Turn::Caller, work).await
     }
@@ -113,12 +113,12 @@ impl Writer {
     pub async fn write_in<T: Send + 'static>(
         &self,
         turn: Turn,
-        work: impl FnOnce(&Desk) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&StoreConnection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let _place = self.places.acquire().await.map_err(|_| gone())?;
         let (sender, answer) = oneshot::channel();
-        let job = move |desk: Result<&Desk>| {
-            let outcome = desk.and_then(work);
+        let job = move |db: Result<&StoreConnection>| {
+            let outcome = db.and_then(work);
             let failed = outcome.is_err();
             let reply = move |committed: Result<()>| {
                 // Its own error says more than that of the commit it spoilt. A caller that has gone away is no reason to
@@ -147,7 +147,7 @@ impl Writer {
             && let Some(mut seat) = self.shared.try_seat()
         {
             blocking(|| {
-                self.shared.syncer.answer_here(self.shared.run_group(&seat.desk));
+                self.shared.syncer.answer_here(self.shared.run_group(&seat.db));
                 seat.index_now_and_then();
             });
         }
@@ -162,8 +162,8 @@ impl Writer {
     }
 
     /// Runs `work` between transactions.
-    pub fn alone<T>(&self, work: impl FnOnce(&Desk) -> Result<T>) -> Result<T> {
-        let outcome = blocking(|| work(&self.shared.seat().desk));
+    pub fn alone<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
+        let outcome = blocking(|| work(&self.shared.seat().db));
         self.wake();
         outcome
     }
@@ -208,12 +208,12 @@ pub(super) fn gone() -> StoreError {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Job>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<WriteJob>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves a job in the queue, and says whether it is the only one there.
-    fn enqueue(&self, job: Job) -> bool {
+    fn enqueue(&self, job: WriteJob) -> bool {
         let mut queue = self.queue();
         queue.push_back(job);
         queue.len() == 1
@@ -237,7 +237,7 @@ impl Shared {
             while !self.queue().is_empty() {
                 self.gather();
                 let mut seat = self.seat();
-                self.syncer.answer_soon(self.run_group(&seat.desk));
+                self.syncer.answer_soon(self.run_group(&seat.db));
                 seat.index_now_and_then();
             }
             // Said before the queue is looked at once more, so that whoever comes now either is seen or wakes us.
@@ -266,25 +266,24 @@ impl Shared {
     }
 
     /// Commits what is in the queue, as one transaction, and leaves it to the caller to have that synced and to answer.
-    fn run_group(&self, desk: &Desk) -> Vec<Reply> {
+    fn run_group(&self, db: &StoreConnection) -> Vec<Reply> {
         let Some(first) = self.queue().pop_front() else { return Vec::new() };
-        if let Err(error) =
-            desk.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&desk.path))
+        if let Err(error) = db.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&db.path))
         {
             (first(Err(error)).reply)(Ok(()));
             return Vec::new();
         }
-        if desk.hot.refresh(desk).is_err() {
-            desk.forget();
+        if db.append_cache.refresh(db).is_err() {
+            db.forget();
         }
         let mut group = Group { replies: Vec::new(), poisoned: false };
-        group.run(desk, first);
+        group.run(db, first);
         while group.replies.len() < GROUP_JOBS_MAX && !group.poisoned {
             let Some(next) = self.queue().pop_front() else { break };
-            group.run(desk, next);
+            group.run(db, next);
         }
         self.contended.store(group.replies.len() > 1, Ordering::Release);
-        group.end(desk)
+        group.end(db)
     }
 }
 
@@ -294,9 +293,9 @@ impl Seat {
         // An index that cannot be written now is written before the next search, which then says what is wrong.
         let _ = self.index_beside();
         // What others left is looked for now and then.
-        let lag = |desk| search::lag(desk).unwrap_or(0);
-        if self.commits.is_multiple_of(COMMITS_PER_LOOK) && lag(&self.desk) > INDEX_LAG_MAX {
-            let _ = search::catch_up(&self.desk);
+        let lag = |db| search::lag(db).unwrap_or(0);
+        if self.commits.is_multiple_of(COMMITS_PER_LOOK) && lag(&self.db) > INDEX_LAG_MAX {
+            let _ = search::catch_up(&self.db);
         }
     }
 
@@ -304,19 +303,19 @@ impl Seat {
     fn index_beside(&mut self) -> Result<()> {
         // A log that grows more quickly than it can be indexed waits for the index here, before texts are forgotten that
         // would have to be read and unpacked again.
-        let must_wait = self.desk.fresh.is_too_much() && !self.indexer.has_room();
+        let must_wait = self.db.fresh.is_too_much() && !self.indexer.has_room();
         let came = if must_wait { self.indexer.wait() } else { self.indexer.look() };
         if let Came::Ready(segment) = came {
-            search::add_indexed(&self.desk, &segment, self.given.forgotten)?;
+            search::add_indexed(&self.db, &segment, self.given.forgotten)?;
         }
-        let is_known = self.given.forgotten == self.desk.fresh.forgotten();
+        let is_known = self.given.forgotten == self.db.fresh.forgotten();
         let given = self.given.last.filter(|_| is_known && !self.indexer.is_idle());
         // What is under way and does not count any more comes back first.
         if !self.indexer.has_room() || (!is_known && !self.indexer.is_idle()) {
             return Ok(());
         }
-        if let Some((last, segment)) = search::next_segment(&self.desk, given)? {
-            self.given = Given { last: Some(last), forgotten: self.desk.fresh.forgotten() };
+        if let Some((last, segment)) = search::next_segment(&self.db, given)? {
+            self.given = Given { last: Some(last), forgotten: self.db.fresh.forgotten() };
             self.indexer.give(Box::new(segment));
         }
         Ok(())
@@ -337,23 +336,23 @@ struct Group {
 }
 
 impl Group {
-    fn run(&mut self, desk: &Desk, job: Job) {
-        let before = desk.conn.total_changes();
-        match catch_unwind(AssertUnwindSafe(|| job(Ok(desk)))) {
+    fn run(&mut self, db: &StoreConnection, job: WriteJob) {
+        let before = db.conn.total_changes();
+        match catch_unwind(AssertUnwindSafe(|| job(Ok(db)))) {
             Ok(done) => {
-                self.poisoned |= done.failed && desk.conn.total_changes() != before;
+                self.poisoned |= done.failed && db.conn.total_changes() != before;
                 self.replies.push(done.reply);
             }
             // Its caller is told by the dropped channel.
-            Err(_) => self.poisoned |= desk.conn.total_changes() != before,
+            Err(_) => self.poisoned |= db.conn.total_changes() != before,
         }
     }
 
     /// The replies that a sync has to come before. Callers whose commit failed are answered at once.
-    fn end(self, desk: &Desk) -> Vec<Reply> {
+    fn end(self, db: &StoreConnection) -> Vec<Reply> {
         let committed = match self.poisoned {
             true => Err(None),
-            false => desk
+            false => db
                 .conn
                 .prepare_cached("COMMIT")
                 .and_then(|mut commit| commit.execute([]))
@@ -361,20 +360,20 @@ impl Group {
                 .map_err(Some),
         };
         let Err(error) = committed else { return self.replies };
-        let _ = desk.conn.execute_batch("ROLLBACK");
-        desk.forget();
+        let _ = db.conn.execute_batch("ROLLBACK");
+        db.forget();
         for reply in self.replies {
             reply(Err(match &error {
-                Some(error) => translate(error, &desk.path),
-                None => rolled_back(desk),
+                Some(error) => translate(error, &db.path),
+                None => rolled_back(db),
             }));
         }
         Vec::new()
     }
 }
 
-fn rolled_back(desk: &Desk) -> StoreError {
-    let place = desk.path.display().to_string();
+fn rolled_back(db: &StoreConnection) -> StoreError {
+    let place = db.path.display().to_string();
     let what =
         "a write failed in the middle, and everything that shared its transaction was taken back".to_owned();
     StoreError::Backend { place, what }

@@ -6,7 +6,7 @@ use sapwood_core::port::store::{Append, NewSession, Sessions};
 use sapwood_core::{Draft, Scope, SessionId, Store, TenantId, TimestampMs};
 use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on};
-use sapwood_store::memory::MemoryStore;
+use sapwood_store::in_memory::MemoryStore;
 
 #[derive(Default)]
 struct InMemory(Arc<ManualClock>);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// A variable that names a directory, where that is without the variable, and what of it holds sessions.
-struct Place {
+struct AppPaths {
     variable: &'static str,
     /// The directory under the user's home; the variable names it, or a home that it is under.
     under_home: &'static str,
@@ -17,33 +17,33 @@ enum Names {
     Home,
 }
 
-const PLACES: &[Place] = &[
-    Place {
+const PLACES: &[AppPaths] = &[
+    AppPaths {
         variable: "CLAUDE_CONFIG_DIR",
         under_home: ".claude",
         names: Names::Directory,
         holds: &["projects"],
     },
-    Place {
+    AppPaths {
         variable: "CODEX_HOME",
         under_home: ".codex",
         names: Names::Directory,
         holds: &["sessions", "archived_sessions"],
     },
-    Place {
+    AppPaths {
         variable: "PI_CODING_AGENT_DIR",
         under_home: ".pi/agent",
         names: Names::Directory,
         holds: &["sessions"],
     },
-    Place {
+    AppPaths {
         variable: "XDG_DATA_HOME",
         under_home: ".local/share",
         names: Names::Directory,
         holds: &["opencode/opencode.db"],
     },
-    Place { variable: "GEMINI_CLI_HOME", under_home: ".gemini", names: Names::Home, holds: &["tmp"] },
-    Place {
+    AppPaths { variable: "GEMINI_CLI_HOME", under_home: ".gemini", names: Names::Home, holds: &["tmp"] },
+    AppPaths {
         variable: "OPERATOR_HOME",
         under_home: ".operator",
         names: Names::Directory,

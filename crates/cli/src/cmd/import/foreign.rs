@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use sapwood::engine::import::{Intake, Kin, Mode, Taken};
+use sapwood::engine::import::{Intake, Mode, SiblingSessions, Taken};
 use sapwood::formats::import::codex::{Base, Importer as Codex};
-use sapwood::formats::import::harvest::{Harvest, Portion};
+use sapwood::formats::import::steps::{Portion, StepBatch};
 use sapwood::formats::import::{
     DOCUMENT_BYTES_MAX, Format, LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Reader, Trouble as Fault, reader,
 };
@@ -32,7 +32,7 @@ pub struct Target<'a> {
     pub scope: &'a Scope,
     pub mode: Mode,
     /// What many files share.
-    pub kin: Option<&'a Kin>,
+    pub kin: Option<&'a SiblingSessions>,
 }
 
 impl Target<'_> {
@@ -73,7 +73,7 @@ async fn take_batches(
     mut batches: mpsc::Receiver<Portion>,
 ) -> Result<Report> {
     let mut intake = target.begin(format);
-    let mut harvest = Harvest::default();
+    let mut harvest = StepBatch::default();
     let mut broken = None;
     while let Some(batch) = batches.recv().await {
         harvest.absorb(batch);
@@ -93,11 +93,11 @@ async fn take_batches(
     report_of(format, target.mode, name, harvest, taken)
 }
 
-async fn finish(intake: Intake, harvest: &mut Harvest) -> Result<Taken> {
+async fn finish(intake: Intake, harvest: &mut StepBatch) -> Result<Taken> {
     Ok(intake.finish(harvest).await?)
 }
 
-fn is_hopeless(harvest: &mut Harvest) -> bool {
+fn is_hopeless(harvest: &mut StepBatch) -> bool {
     let is_hopeless = harvest.problems.len() >= PROBLEMS_MAX || harvest.is_nameless();
     if is_hopeless {
         harvest.problems.truncate(PROBLEMS_MAX - 1);
@@ -111,7 +111,7 @@ fn report_of(
     format: Format,
     mode: Mode,
     name: &str,
-    harvest: Harvest,
+    harvest: StepBatch,
     taken: Result<Taken>,
 ) -> Result<Report> {
     let mut problems: Vec<super::Trouble> = harvest.problems.iter().map(trouble_of).collect();
@@ -141,7 +141,7 @@ fn report_of(
 
 /// Gathers what a reader says into batches.
 struct Sending<'a> {
-    harvest: Harvest,
+    harvest: StepBatch,
     bytes: usize,
     to: &'a mpsc::Sender<Portion>,
 }
@@ -166,7 +166,7 @@ impl Sending<'_> {
 
 /// What was read before a source failed is as good as if it ended there.
 fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Portion>) -> Result<()> {
-    let harvest = Harvest::of_file(source.dated);
+    let harvest = StepBatch::of_file(source.dated);
     let mut sending = Sending { harvest, bytes: 0, to };
     if format == Format::Codex {
         let mut codex = Codex::new(&source_name(&source.path, format));
@@ -228,7 +228,7 @@ fn read_foreign(
 fn read_lines(
     source: &mut Source,
     sending: &mut Sending<'_>,
-    each: &mut dyn FnMut(&[u8], u64, &mut Harvest),
+    each: &mut dyn FnMut(&[u8], u64, &mut StepBatch),
 ) -> Result<Read> {
     while let Some((line, number)) = source.next_line(LINE_BYTES_MAX)? {
         let bytes = line.len();
@@ -339,7 +339,7 @@ async fn take_database(target: Target<'_>, path: &Path) -> Result<Vec<Report>> {
     };
     if let Some(fault) = fault {
         let taken = Err(Failure::new(fault.code(), fault.to_string()));
-        reports.push(report_of(Format::OpenCode, target.mode, &name, Harvest::default(), taken)?);
+        reports.push(report_of(Format::OpenCode, target.mode, &name, StepBatch::default(), taken)?);
     }
     Ok(reports)
 }
@@ -351,7 +351,7 @@ async fn take_database_session(
     name: &str,
 ) -> Result<Report> {
     let mut intake = target.begin(Format::OpenCode);
-    let mut harvest = Harvest::default();
+    let mut harvest = StepBatch::default();
     let mut reader = sapwood::formats::import::opencode::Importer::default();
     let mut rows = Rows { session, after: None, number: 0 };
     let taken = loop {
@@ -390,7 +390,7 @@ impl Rows<'_> {
         &mut self,
         database: &Database,
         reader: &mut dyn Reader,
-        harvest: &mut Harvest,
+        harvest: &mut StepBatch,
     ) -> std::result::Result<bool, Unreadable> {
         if self.number == 0 {
             self.number = 1;

@@ -7,8 +7,8 @@ use sapwood::formats::import::{LINE_BYTES_MAX, Problem, Trouble as FileTrouble};
 
 use super::source::Source;
 use super::{Report, Trouble, print, trouble_of};
+use crate::app::App;
 use crate::failure::{Failure, Result};
-use crate::wiring::App;
 
 /// A header that was read ahead, and its line.
 type HeaderLine = (Vec<u8>, u64);

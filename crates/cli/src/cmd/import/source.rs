@@ -12,7 +12,7 @@ use sapwood::core::TimestampMs;
 use sapwood::formats::import::detect::{PEEK_BYTES, detect};
 use sapwood::formats::import::{Format, LINE_BYTES_MAX};
 
-use super::frames::{self, Frames, Torn};
+use super::zstd::{self, Frames, Torn};
 use crate::failure::{Failure, Result};
 use crate::lines::read_line;
 use crate::render::Format as Output;
@@ -27,7 +27,7 @@ const READ_BYTES: usize = 1 << 18;
 
 /// What was found under the paths.
 #[derive(Default)]
-pub struct Found {
+pub struct SourceFile {
     pub files: Vec<PathBuf>,
     /// Directories that could not be searched, or not to the end.
     pub unread: Vec<(PathBuf, Failure)>,
@@ -38,11 +38,11 @@ pub struct Found {
 }
 
 /// A file for each path, and for a directory the session files under it, by name.
-pub fn expand(paths: &[PathBuf]) -> Found {
-    let mut all = Found::default();
+pub fn expand(paths: &[PathBuf]) -> SourceFile {
+    let mut all = SourceFile::default();
     for path in paths {
         if path.is_dir() {
-            let mut found = Found::default();
+            let mut found = SourceFile::default();
             search(path, 0, &mut found);
             found.files.sort();
             if found.files.is_empty() && found.unread.is_empty() {
@@ -57,13 +57,13 @@ pub fn expand(paths: &[PathBuf]) -> Found {
     all
 }
 
-fn search(directory: &Path, depth: usize, found: &mut Found) {
+fn search(directory: &Path, depth: usize, found: &mut SourceFile) {
     if let Err(error) = search_entries(directory, depth, found) {
         found.unread.push((directory.to_owned(), Failure::file(directory, &error)));
     }
 }
 
-fn search_entries(directory: &Path, depth: usize, found: &mut Found) -> std::io::Result<()> {
+fn search_entries(directory: &Path, depth: usize, found: &mut SourceFile) -> std::io::Result<()> {
     if !found.searched.insert(std::fs::canonicalize(directory)?) {
         return Ok(());
     }
@@ -115,7 +115,7 @@ impl Source {
         };
         let mut magic = Vec::new();
         raw.by_ref().take(4).read_to_end(&mut magic).map_err(failed)?;
-        let is_zstd = frames::is_frame(&magic);
+        let is_zstd = zstd::is_frame(&magic);
         let whole: Box<dyn Read + Send> = Box::new(Cursor::new(magic).chain(raw));
         let torn = Torn::default();
         let mut reader: Box<dyn Read + Send> = match is_zstd {
@@ -227,7 +227,7 @@ mod tests {
     fn a_directory_that_cannot_be_searched_is_told_and_the_others_are_searched() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.jsonl"), "{}").unwrap();
-        let mut found = Found::default();
+        let mut found = SourceFile::default();
         search(&dir.path().join("gone"), 1, &mut found);
         search(dir.path(), 0, &mut found);
         assert_eq!((found.files.len(), found.unread.len()), (1, 1));

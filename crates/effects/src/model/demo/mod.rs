@@ -1,9 +1,9 @@
 //! The demo model: needs no key and no network, and answers the same to the same request. It understands a handful of plain
-//! requests ([`wish`]), calls the tools it is given, writes as many words as it is asked for, and counts tokens, so that
+//! requests ([`intent`]), calls the tools it is given, writes as many words as it is asked for, and counts tokens, so that
 //! everything around a model can be tried on a new machine. [`reply`] is pure; only the pace of the words is not.
 
+mod intent;
 mod summary;
-mod wish;
 mod words;
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use sapwood_core::port::model::{
 };
 use sapwood_core::project::context::Role;
 
-use wish::Wish;
+use intent::Intent;
 
 const PACE_MS_DEFAULT: u64 = 15;
 /// As a rule of thumb for text: what a token has in bytes.
@@ -76,11 +76,11 @@ impl Demo {
 /// The whole answer to a request.
 pub fn reply(request: &Request) -> Vec<Piece> {
     let wish = match request.messages.last() {
-        Some(message) if message.role == Role::Tool => Wish::Report,
-        _ => wish::read_wish(&last_user_text(request), &request.tools),
+        Some(message) if message.role == Role::Tool => Intent::Report,
+        _ => intent::read_wish(&last_user_text(request), &request.tools),
     };
     let mut pieces = Vec::new();
-    if request.thinking != Thinking::Off || matches!(wish, Wish::Think(_)) {
+    if request.thinking != Thinking::Off || matches!(wish, Intent::Think(_)) {
         pieces.extend(word_pieces(&wish.thought(), Piece::Reasoning));
         pieces.push(Piece::ReasoningEnd { signature: None, redacted: false });
     }
@@ -103,28 +103,28 @@ pub fn reply(request: &Request) -> Vec<Piece> {
     pieces
 }
 
-fn text_of(wish: &Wish, request: &Request) -> String {
+fn text_of(wish: &Intent, request: &Request) -> String {
     match wish {
-        Wish::Hello => INTRODUCTION.to_owned(),
-        Wish::Calls(calls) => {
+        Intent::Hello => INTRODUCTION.to_owned(),
+        Intent::Calls(calls) => {
             let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
             format!("I use {}.", names.join(" and "))
         }
-        Wish::NoTool(what) => {
+        Intent::NoTool(what) => {
             let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             format!("To {what} I would need a tool that this session does not have. Its tools: {names}.")
         }
-        Wish::Words(count) => words::write_words(*count),
-        Wish::Think(what) => {
+        Intent::Words(count) => words::write_words(*count),
+        Intent::Think(what) => {
             format!(
                 "I have thought about {what}: it grows by adding, ring by ring, and keeps what was there before."
             )
         }
-        Wish::Recall => recall(request),
-        Wish::Summary => summarise(request),
-        Wish::Report => report(request),
-        Wish::Other(said) => format!(
+        Intent::Recall => recall(request),
+        Intent::Summary => summarise(request),
+        Intent::Report => report(request),
+        Intent::Other(said) => format!(
             "You said: \"{}\"\n\nI am only a demo and no real model, so I cannot say much about that. Try `help` to \
              see what I can do.",
             quote(said)

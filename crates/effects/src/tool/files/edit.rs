@@ -11,7 +11,7 @@ use similar::TextDiff;
 
 use super::root::{Refusal, Root};
 use super::write::CONTENT_BYTES_MAX;
-use crate::tool::offload::offload;
+use crate::tool::blocking::run_blocking;
 use crate::tool::{Tool, spec, text_field};
 
 /// Longest diff that is shown, in lines, and longest time to look for a small one.
@@ -66,8 +66,10 @@ impl Tool for EditFile {
             new_text: text_field(input, "new_text").to_owned(),
             which: if input["replace_all"].as_bool() == Some(true) { Which::All } else { Which::OnlyOne },
         };
-        offload(move |_| apply(&root, &edit).unwrap_or_else(|refusal| ToolOutput::error(refusal.to_string())))
-            .await
+        run_blocking(move |_| {
+            apply(&root, &edit).unwrap_or_else(|refusal| ToolOutput::error(refusal.to_string()))
+        })
+        .await
     }
 }
 

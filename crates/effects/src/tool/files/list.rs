@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::protected::is_protected;
 use super::root::{Refusal, Root};
-use crate::tool::offload::{Stop, offload};
+use crate::tool::blocking::{Stop, run_blocking};
 use crate::tool::{Tool, spec};
 
 /// Most entries shown, and most looked at.
@@ -43,7 +43,7 @@ impl Tool for ListDirectory {
     async fn run(&self, input: &Value) -> ToolOutput {
         let root = self.0.clone();
         let path = input["path"].as_str().unwrap_or(".").to_owned();
-        offload(move |stop| {
+        run_blocking(move |stop| {
             list(&root, &path, stop).unwrap_or_else(|refusal| ToolOutput::error(refusal.to_string()))
         })
         .await

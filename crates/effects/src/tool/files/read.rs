@@ -8,7 +8,7 @@ use sapwood_core::port::tool::{OutputPart, Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
 use super::root::{OpenFile, Refusal, Root};
-use crate::tool::offload::{Stop, offload};
+use crate::tool::blocking::{Stop, run_blocking};
 use crate::tool::{Tool, spec, text_field};
 
 /// Most lines and bytes of a text in one answer.
@@ -52,7 +52,7 @@ impl Tool for ReadFile {
         let path = text_field(input, "path").to_owned();
         let first = input["offset"].as_u64().unwrap_or(1);
         let limit = input["limit"].as_u64().unwrap_or(LINES_MAX).min(LINES_MAX);
-        offload(move |stop| {
+        run_blocking(move |stop| {
             read(&root, &path, first, limit, stop)
                 .unwrap_or_else(|refusal| ToolOutput::error(refusal.to_string()))
         })

@@ -14,7 +14,7 @@ use sapwood_core::port::tool::FsScope;
 
 use super::protected::is_protected;
 use super::root::{Reader, Refusal, Root};
-use crate::tool::offload::Stop;
+use crate::tool::blocking::Stop;
 
 /// Most entries one walk looks at.
 const WALK_ENTRIES_MAX: usize = 200_000;
@@ -24,7 +24,7 @@ const WALK_DEPTH_MAX: usize = 64;
 const IGNORE_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A file that the walk came by.
-pub struct Found<'a> {
+pub struct WalkedFile<'a> {
     /// As the model would write it.
     pub path: &'a str,
     pub dir: &'a Dir,
@@ -47,7 +47,7 @@ pub fn walk_files(
     reader: &Reader<'_>,
     start: &str,
     stop: &Stop,
-    visit: &mut dyn FnMut(&Found<'_>) -> ControlFlow<()>,
+    visit: &mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
 ) -> Result<Walked, Refusal> {
     let (dir, real) = root.open_dir(start)?;
     let shown = shown_start(start);
@@ -72,7 +72,7 @@ struct Walk<'a> {
     root: &'a Root,
     reader: &'a Reader<'a>,
     stop: &'a Stop,
-    visit: &'a mut dyn FnMut(&Found<'_>) -> ControlFlow<()>,
+    visit: &'a mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
     /// From the outermost directory inwards.
     ignores: Vec<Gitignore>,
     seen: usize,
@@ -98,7 +98,8 @@ impl Walk<'_> {
         let ignores = self.ignores.len();
         self.read_ignore(dir, real);
         let end = names.iter().try_for_each(|(name, is_dir)| {
-            let below = Place { real: real.join(name), shown: format!("{shown}{}", name.to_string_lossy()) };
+            let below =
+                WalkPosition { real: real.join(name), shown: format!("{shown}{}", name.to_string_lossy()) };
             self.take(dir, name, *is_dir, &below, depth_left)
         });
         self.ignores.truncate(ignores);
@@ -110,14 +111,14 @@ impl Walk<'_> {
         dir: &Dir,
         name: &OsString,
         is_dir: bool,
-        at: &Place,
+        at: &WalkPosition,
         depth_left: usize,
     ) -> ControlFlow<Walked> {
         if self.leaves_out(name, is_dir, &at.real) {
             return ControlFlow::Continue(());
         }
         if !is_dir {
-            let found = Found { path: &at.shown, dir, name };
+            let found = WalkedFile { path: &at.shown, dir, name };
             return (self.visit)(&found).map_break(|()| Walked::Enough);
         }
         match dir.open_dir_nofollow(name) {
@@ -176,7 +177,7 @@ impl Walk<'_> {
 }
 
 /// Where something is: from the handle, and as the model sees it.
-struct Place {
+struct WalkPosition {
     real: PathBuf,
     shown: String,
 }

@@ -7,7 +7,7 @@ use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
 use super::root::{Root, Wrote};
-use crate::tool::offload::offload;
+use crate::tool::blocking::run_blocking;
 use crate::tool::{Tool, spec, text_field};
 
 /// Longest content that is written.
@@ -41,7 +41,7 @@ impl Tool for WriteFile {
     async fn run(&self, input: &Value) -> ToolOutput {
         let root = self.0.clone();
         let (path, content) = (text_field(input, "path").to_owned(), text_field(input, "content").to_owned());
-        offload(move |_| write(&root, &path, &content)).await
+        run_blocking(move |_| write(&root, &path, &content)).await
     }
 }
 

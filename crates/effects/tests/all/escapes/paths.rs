@@ -11,7 +11,7 @@ use sapwood_effects::tool::host::Host;
 use serde_json::json;
 
 use super::{CANARY, assert_refused, assert_vault_is_whole, attempts, bounded, guarded_desk};
-use crate::desk::read;
+use crate::tool_harness::read;
 
 #[tokio::test]
 async fn no_spelling_of_a_path_leads_out() {

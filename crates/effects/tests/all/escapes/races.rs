@@ -11,7 +11,7 @@ use sapwood_core::port::tool::FsScope;
 use serde_json::json;
 
 use super::{CANARY, assert_vault_is_whole, guarded_desk};
-use crate::desk::text_of;
+use crate::tool_harness::text_of;
 
 /// Calls of each tool while the path changes.
 const ROUNDS: usize = 400;

@@ -8,8 +8,8 @@ use sapwood_effects::sandbox::Launcher;
 use serde_json::json;
 
 use super::{CANARY, guarded_desk};
-use crate::desk::Desk;
 use crate::git::{git, repository};
+use crate::tool_harness::Desk;
 
 /// A program that leaves a mark, and what git may ask of it.
 fn plant(desk: &Desk) -> String {
@@ -136,7 +136,7 @@ async fn a_repository_does_not_point_git_elsewhere() {
     let toolbox = desk.open(FsScope::Project, &[]).await;
     let seen = async |what: &str| {
         for tool in ["git_status", "git_diff"] {
-            let text = crate::desk::text_of(&toolbox.call(tool, json!({})).await);
+            let text = crate::tool_harness::text_of(&toolbox.call(tool, json!({})).await);
             assert!(!text.contains(CANARY) && !text.contains("secret\n"), "{what}, {tool}: {text}");
         }
     };
@@ -150,7 +150,7 @@ async fn a_repository_does_not_point_git_elsewhere() {
     git(&desk.project(), &["config", "core.worktree", &desk.outside("vault").display().to_string()]);
     seen("core.worktree").await;
     for path in ["../vault/secret", "/etc/passwd", "..", ":(top)..", ":/../vault"] {
-        let text = crate::desk::text_of(&toolbox.call("git_diff", json!({"path": path})).await);
+        let text = crate::tool_harness::text_of(&toolbox.call("git_diff", json!({"path": path})).await);
         assert!(!text.contains(CANARY), "{path}: {text}");
     }
     for path in ["--output=pwned", "-O../evil", "--no-index"] {

@@ -14,7 +14,7 @@ use sapwood_effects::sandbox::{Confinement, FileRights, Network};
 use serde_json::json;
 
 use super::{CANARY, assert_vault_is_whole, guarded_desk};
-use crate::desk::{Desk, Tools, text_of};
+use crate::tool_harness::{Desk, Tools, text_of};
 
 async fn shell(toolbox: &Tools, script: &str) -> String {
     text_of(&toolbox.call("run_command", json!({"command": ["bash", "-c", script], "timeout_s": 20})).await)

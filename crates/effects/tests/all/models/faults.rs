@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sapwood_core::port::model::{Model, ModelError, Piece};
 use sapwood_effects::model::sse::FRAME_BYTES_MAX;
-use sapwood_effects::model::{Key, Models, Settings};
+use sapwood_effects::model::{Models, ProviderKey, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -246,7 +246,7 @@ async fn dropping_a_stream_hangs_up() {
 
 #[tokio::test]
 async fn a_missing_key_is_named_by_its_variable() {
-    let models = Models::new(Settings::default(), Arc::new(|_: &str| None::<Key>)).unwrap();
+    let models = Models::new(Settings::default(), Arc::new(|_: &str| None::<ProviderKey>)).unwrap();
     for (model, variable) in
         [("anthropic/x", "ANTHROPIC_API_KEY"), ("openai/x", "OPENAI_API_KEY"), ("gemini/x", "GEMINI_API_KEY")]
     {
@@ -261,7 +261,7 @@ async fn a_second_variable_serves_where_the_first_is_not_set() {
     let server = Server::start(vec![Exchange::events(gemini::WHOLE)]).await;
     let settings =
         Settings::default().with_variables(|name| (name == "GEMINI_BASE_URL").then(|| server.url.clone()));
-    let keys = |variable: &str| (variable == "GOOGLE_API_KEY").then(|| Key::new("second".into()));
+    let keys = |variable: &str| (variable == "GOOGLE_API_KEY").then(|| ProviderKey::new("second".into()));
     let models = Models::new(settings, Arc::new(keys)).unwrap();
     assert_eq!(call(&models, &request(gemini::NAME)).await.code(), "ok");
     assert_eq!(server.seen()[0].header("x-goog-api-key").unwrap(), "second");
@@ -270,7 +270,7 @@ async fn a_second_variable_serves_where_the_first_is_not_set() {
 
 #[tokio::test]
 async fn a_key_that_no_header_can_carry_is_refused_before_anything_is_sent() {
-    let keys = |_: &str| Some(Key::new("two\nlines".into()));
+    let keys = |_: &str| Some(ProviderKey::new("two\nlines".into()));
     let models = Models::new(Settings::default(), Arc::new(keys)).unwrap();
     assert_eq!(call(&models, &request("openai/gpt-5")).await.code(), "model.key_refused");
 }

@@ -21,7 +21,7 @@ use sapwood_core::port::model::{
 };
 use sapwood_core::port::tool::{Replay, ToolSpec, Touch};
 use sapwood_core::project::context::Role;
-use sapwood_effects::model::{Key, Models, ProviderSettings, Settings};
+use sapwood_effects::model::{Models, ProviderKey, ProviderSettings, Settings};
 use serde_json::{Value, json};
 
 use server::{Exchange, Server};
@@ -39,7 +39,7 @@ fn models_at(provider: &str, base_url: &str, idle_ms: u64) -> Models {
         ..ProviderSettings::default()
     };
     settings.providers.insert(provider.to_owned(), place);
-    Models::new(settings, Arc::new(|_: &str| Some(Key::new(KEY.to_owned())))).unwrap()
+    Models::new(settings, Arc::new(|_: &str| Some(ProviderKey::new(KEY.to_owned())))).unwrap()
 }
 
 /// A server's address as the provider's settings name it.

@@ -32,8 +32,10 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde_json::value::RawValue;
 
 use crate::import::blocks::{Content, part_bytes};
-use crate::import::grow::usage_key;
-use crate::import::harvest::{Act, By, Earlier, Harvest, Key, Path, Under, believable, lineage, model_name};
+use crate::import::reconcile::usage_key;
+use crate::import::steps::{
+    Act, By, Earlier, Path, RecordKey, StepBatch, Under, believable, lineage, model_name,
+};
 use crate::import::text::{arguments_json, input_json};
 use crate::import::{Format, Reader, Trouble, keep_record, read_json_line};
 pub use line::Base;
@@ -72,7 +74,7 @@ struct Response {
 
 /// Usage that no response was waiting for.
 struct Owed {
-    key: Key,
+    key: RecordKey,
     at: Option<TimestampMs>,
     /// By the model of its time: the next turn may have another.
     by: WrittenBy,
@@ -94,9 +96,9 @@ pub struct Importer {
     began_at: Option<TimestampMs>,
     open: Option<Response>,
     /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
-    last: Option<Key>,
+    last: Option<RecordKey>,
     /// The last of the file's own responses, by those before it, whatever it goes on from.
-    last_own: Option<Key>,
+    last_own: Option<RecordKey>,
     provider: Option<String>,
     model: Option<String>,
     effort: Option<String>,
@@ -122,11 +124,11 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut Harvest) {
+    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
         read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
     }
 
-    fn finish(&mut self, harvest: &mut Harvest) {
+    fn finish(&mut self, harvest: &mut StepBatch) {
         self.close(harvest);
         self.count_owed(harvest);
         if harvest.session.is_none() && self.last.is_some() {
@@ -155,7 +157,7 @@ impl Importer {
     }
 
     /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
-    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut Harvest) {
+    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut StepBatch) {
         self.found += usize::from(number == 1);
         let ordinal =
             serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
@@ -167,7 +169,7 @@ impl Importer {
         self.inherits = false;
     }
 
-    fn take_line(&mut self, line: &[u8], harvest: &mut Harvest) -> Result<(), serde_json::Error> {
+    fn take_line(&mut self, line: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         let read: Line<'_> = serde_json::from_slice(line)?;
         let payload = read.payload.map_or("{}", RawValue::get);
         let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
@@ -207,14 +209,14 @@ impl Importer {
             }
             kind => {
                 harvest.at = at;
-                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
                 keep_record(Format::Codex, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
             }
         }
         Ok(())
     }
 
-    fn open_session(&mut self, meta: SessionMeta, harvest: &mut Harvest) {
+    fn open_session(&mut self, meta: SessionMeta, harvest: &mut StepBatch) {
         if harvest.session.is_none() && !self.inherits {
             let id = meta.id.unwrap_or_else(|| "unnamed".to_owned());
             let at = meta.timestamp.and_then(|time| time.0).or(harvest.at);
@@ -242,7 +244,7 @@ impl Importer {
         }
     }
 
-    fn take_settings(&mut self, context: TurnContext, harvest: &mut Harvest) {
+    fn take_settings(&mut self, context: TurnContext, harvest: &mut StepBatch) {
         if context.model.is_some() && context.model != self.model {
             self.close(harvest);
             self.model.clone_from(&context.model);
@@ -256,13 +258,13 @@ impl Importer {
     }
 
     /// A setting is no word of anybody's, so it may stand among those of Codex itself.
-    fn set(&mut self, setting: Body, harvest: &mut Harvest) {
+    fn set(&mut self, setting: Body, harvest: &mut StepBatch) {
         let prelude = self.prelude.take();
         self.add(setting, By::Agent, harvest);
         (self.prelude, self.settings) = (prelude, self.settings + 1);
     }
 
-    fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut StepBatch) {
         match item.kind.as_ref() {
             "message" if item.role == "assistant" => {
                 let parts = item.content.into_parts(harvest);
@@ -300,14 +302,14 @@ impl Importer {
                 self.answer(item.call_id.or(item.id).unwrap_or_default(), item.output, harvest);
             }
             kind => {
-                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
                 keep_record(Format::Codex, kind, key, line, harvest);
             }
         }
     }
 
     /// More of what the model says in this response.
-    fn say(&mut self, parts: Vec<Part>, harvest: &mut Harvest) {
+    fn say(&mut self, parts: Vec<Part>, harvest: &mut StepBatch) {
         if self.open.as_ref().is_some_and(|open| !open.held.is_empty() || open.usage.is_some()) {
             self.close(harvest);
         }
@@ -321,7 +323,7 @@ impl Importer {
         }
     }
 
-    fn hear(&mut self, role: &str, parts: Vec<Part>, harvest: &mut Harvest) {
+    fn hear(&mut self, role: &str, parts: Vec<Part>, harvest: &mut StepBatch) {
         if parts.is_empty() {
             return;
         }
@@ -341,13 +343,13 @@ impl Importer {
     }
 
     /// What Codex says by itself: a rollback of the turn that it precedes drops it, too.
-    fn add_prelude(&mut self, body: Body, harvest: &mut Harvest) {
+    fn add_prelude(&mut self, body: Body, harvest: &mut StepBatch) {
         let before = self.prelude.take().unwrap_or((self.place(), self.settings));
         self.add(body, By::Agent, harvest);
         self.prelude = Some(before);
     }
 
-    fn add_turn(&mut self, said: UserMessage, has_words: bool, harvest: &mut Harvest) {
+    fn add_turn(&mut self, said: UserMessage, has_words: bool, harvest: &mut StepBatch) {
         let here = (self.place(), self.settings);
         let (before, settings) = self.prelude.filter(|_| !self.turns.is_empty()).unwrap_or(here);
         if self.turns.len() < TURNS_MAX {
@@ -366,7 +368,7 @@ impl Importer {
         }
     }
 
-    fn answer(&mut self, call_id: String, output: Option<&RawValue>, harvest: &mut Harvest) {
+    fn answer(&mut self, call_id: String, output: Option<&RawValue>, harvest: &mut StepBatch) {
         let (parts, is_error) = output_parts(output, harvest);
         let result = ToolResult {
             call_id,
@@ -385,7 +387,7 @@ impl Importer {
         }
     }
 
-    fn take_event(&mut self, event: Event<'_>, line: &[u8], harvest: &mut Harvest) {
+    fn take_event(&mut self, event: Event<'_>, line: &[u8], harvest: &mut StepBatch) {
         match event.kind.as_ref() {
             "token_count" => self.count(event.info.unwrap_or_default(), harvest),
             "thread_rolled_back" => {
@@ -419,13 +421,13 @@ impl Importer {
             | "turn_diff"
             | "raw_response_item" => {}
             kind => {
-                let key = Key::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
+                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
                 keep_record(Format::Codex, if kind.is_empty() { "event" } else { kind }, key, line, harvest);
             }
         }
     }
 
-    fn count(&mut self, info: TokenInfo, harvest: &mut Harvest) {
+    fn count(&mut self, info: TokenInfo, harvest: &mut StepBatch) {
         let Some(total) = info.total_token_usage.or(info.last_token_usage) else { return };
         let is_first = self.total.is_none();
         let before = self.total.replace(total).unwrap_or_default();
@@ -449,15 +451,15 @@ impl Importer {
             Some(open) if open.usage.is_none() => open.usage = Some(usage),
             _ => {
                 self.count_owed(harvest);
-                let before = self.last_own.unwrap_or_else(|| Key::of("codex owed"));
-                let key = Key::after(before, format!("owed {total:?}").as_bytes());
+                let before = self.last_own.unwrap_or_else(|| RecordKey::of("codex owed"));
+                let key = RecordKey::after(before, format!("owed {total:?}").as_bytes());
                 self.owed = Some(Owed { key, at: harvest.at, by: self.bill(usage) });
             }
         }
     }
 
     /// What no response took stands by itself.
-    fn count_owed(&mut self, harvest: &mut Harvest) {
+    fn count_owed(&mut self, harvest: &mut StepBatch) {
         let Some(owed) = self.owed.take() else { return };
         let at = std::mem::replace(&mut harvest.at, owed.at);
         harvest.note(owed.key, usage_note(&owed.by));
@@ -473,7 +475,7 @@ impl Importer {
         model_name(self.provider.as_deref(), self.model.as_deref().unwrap_or_default())
     }
 
-    fn roll_back(&mut self, count: usize, harvest: &mut Harvest) {
+    fn roll_back(&mut self, count: usize, harvest: &mut StepBatch) {
         let kept = self.turns.len().saturating_sub(count);
         let dropped = self.turns.split_off(kept);
         let Some(first) = dropped.first() else { return };
@@ -490,17 +492,17 @@ impl Importer {
     }
 
     /// No record says this, so the keys of the records that follow are not made of it.
-    fn tell_settings_again(&mut self, key: Key, harvest: &mut Harvest) {
+    fn tell_settings_again(&mut self, key: RecordKey, harvest: &mut StepBatch) {
         let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
         let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
         for (number, body) in (1..).zip([model, effort]) {
             let Some::<Body>(body) = body else { continue };
             harvest.add(key.part(number), self.place(), By::Agent, body);
-            self.under = Some(Under::Key(key.part(number)));
+            self.under = Some(Under::RecordKey(key.part(number)));
         }
     }
 
-    fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut Harvest) {
+    fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut StepBatch) {
         let owed = self.owed.take();
         let own = owed.as_ref().map(|owed| owed.key);
         let written_by = owed.map(|owed| owed.by);
@@ -540,23 +542,23 @@ impl Importer {
     }
 
     /// `own` is the key of what it took, as a count that stands by itself.
-    fn add_compaction(&mut self, own: Option<Key>, body: Body, harvest: &mut Harvest) {
+    fn add_compaction(&mut self, own: Option<RecordKey>, body: Body, harvest: &mut StepBatch) {
         let under = self.place();
         let chained = self.next_key(&outline(&body));
         let (mut key, mut counted) = (chained, Vec::new());
         if let Some(own) = own {
-            (key, counted) = self.known_as(chained, Key::after(own, b"compaction"));
+            (key, counted) = self.known_as(chained, RecordKey::after(own, b"compaction"));
             // What an import before this one made of it, and what it was before it was known to be a compaction's.
             counted.extend([own, chained]);
         }
         let earlier = Earlier { counted, ..Earlier::default() };
         let (by, path) = (By::Agent, Path::Main);
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        (self.under, self.prelude) = (Some(Under::Key(key)), None);
+        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
     }
 
     /// The response is over: it and its results go in.
-    fn close(&mut self, harvest: &mut Harvest) {
+    fn close(&mut self, harvest: &mut StepBatch) {
         let Some(open) = self.open.take() else { return };
         let (at, line) = (harvest.at, harvest.line);
         (harvest.at, harvest.line) = (open.at, open.line);
@@ -577,14 +579,14 @@ impl Importer {
     }
 
     /// A response is known by one key before its usage came, and by another after that.
-    fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut Harvest) {
+    fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut StepBatch) {
         let is_paid = message.usage.is_some();
         let (body, under) = (Body::from(message), self.place());
         let content = outline(&body);
         let mut paid = self.next_key(&content);
         let mut counted = Vec::new();
         if !is_inherited {
-            let own = Key::after(self.last_own.unwrap_or_else(|| Key::of("codex own")), &content);
+            let own = RecordKey::after(self.last_own.unwrap_or_else(|| RecordKey::of("codex own")), &content);
             self.last_own = Some(own);
             (paid, counted) = self.known_as(paid, own);
         }
@@ -593,12 +595,12 @@ impl Importer {
         let earlier = Earlier { same: Some(other), counted, ..Earlier::default() };
         let (by, path) = (By::Agent, Path::Main);
         harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        (self.under, self.prelude) = (Some(Under::Key(key)), None);
+        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
     }
 
     /// The key of what counts, and where an import with fewer bases has counted it: the key of those before it is another as
     /// soon as more of them are there, `own` is the same.
-    fn known_as(&self, chained: Key, own: Key) -> (Key, Vec<Key>) {
+    fn known_as(&self, chained: RecordKey, own: RecordKey) -> (RecordKey, Vec<RecordKey>) {
         if self.base.is_none() {
             return (chained, Vec::new());
         }
@@ -608,21 +610,21 @@ impl Importer {
         (if is_whole { chained } else { with(self.found) }, counted)
     }
 
-    fn add(&mut self, body: Body, by: By, harvest: &mut Harvest) {
+    fn add(&mut self, body: Body, by: By, harvest: &mut StepBatch) {
         let under = self.place();
         let key = self.next_key(&outline(&body));
         harvest.add(key, under, by, body);
-        (self.under, self.prelude) = (Some(Under::Key(key)), None);
+        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
     }
 
     fn place(&self) -> Under {
         self.under.unwrap_or(Under::Root)
     }
 
-    fn next_key(&mut self, content: &[u8]) -> Key {
+    fn next_key(&mut self, content: &[u8]) -> RecordKey {
         let key = match self.last {
-            Some(last) => Key::after(last, content),
-            None => Key::after(Key::of("codex"), content),
+            Some(last) => RecordKey::after(last, content),
+            None => RecordKey::after(RecordKey::of("codex"), content),
         };
         self.last = Some(key);
         key
@@ -671,7 +673,7 @@ fn is_context(text: &str) -> bool {
 }
 
 /// A tool's output: text, blocks, or an object around either; old versions put JSON into the text.
-fn output_parts(output: Option<&RawValue>, harvest: &mut Harvest) -> (Vec<Part>, bool) {
+fn output_parts(output: Option<&RawValue>, harvest: &mut StepBatch) -> (Vec<Part>, bool) {
     let Some(raw) = output else { return (Vec::new(), false) };
     if raw.get().starts_with('{')
         && let Ok(output) = serde_json::from_str::<Output<'_>>(raw.get())

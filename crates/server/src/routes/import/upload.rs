@@ -7,18 +7,18 @@ use sapwood::engine::import::BATCH_BYTES as WRITTEN_BYTES;
 use sapwood::formats::import::detect::PEEK_BYTES;
 use sapwood::formats::import::{Format, LINE_BYTES_MAX};
 
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::Incoming;
 use crate::problem::{Problem, Result};
-use crate::room::Held;
 use crate::state::State;
+use crate::upload_quota::QuotaGuard;
 
 pub struct Upload<'a> {
     state: &'a State,
     incoming: Incoming,
     /// Its beginning, until somebody takes it.
     head: BytesMut,
-    held: Held<'a>,
+    held: QuotaGuard<'a>,
     came_bytes: usize,
     /// What came since it was last said that everything is settled.
     unsettled_bytes: usize,

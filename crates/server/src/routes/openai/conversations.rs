@@ -14,9 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::items::{read_new_items, store_blobs};
-use super::place::erase_made;
+use super::target::erase_made;
 use super::{check_metadata, mint_id, plain_agent};
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Maybe};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

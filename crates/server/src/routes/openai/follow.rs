@@ -13,14 +13,14 @@ use futures_util::stream;
 use sapwood::Seq;
 use sapwood::engine::{News, SessionEvent};
 use sapwood::formats::responses::ResponseId;
+use sapwood::formats::responses::event_sequence::{Live, Script};
 use sapwood::formats::responses::response::response_of;
-use sapwood::formats::responses::script::{Live, Script};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::error_of;
-use super::place::Passing;
-use crate::door::Caller;
+use super::target::Passing;
+use crate::auth::Caller;
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::{Flow, Next};

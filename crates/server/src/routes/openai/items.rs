@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::conversations::show;
-use crate::door::Caller;
+use crate::auth::Caller;
 use crate::extract::{At, Body, Params, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};

@@ -5,8 +5,8 @@
 mod conversations;
 mod follow;
 mod items;
-mod place;
 mod responses;
+mod target;
 
 use std::collections::BTreeMap;
 

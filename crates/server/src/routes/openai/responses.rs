@@ -22,8 +22,8 @@ use utoipa_axum::routes;
 use super::check_metadata;
 use super::follow::{Telling, answer_whole, look};
 use super::items::{embed_page, page_of, store_blobs};
-use super::place::{AGENT, Passing, Place, find_response};
-use crate::door::Caller;
+use super::target::{AGENT, Passing, ResponseTarget, find_response};
+use crate::auth::Caller;
 use crate::extract::{At, Body, Params};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
@@ -62,7 +62,7 @@ async fn create_response(
     if is_background && !is_stored {
         return Err(Problem::invalid("a response in the background must be stored"));
     }
-    let place = Place::find(&state, &caller, &new).await?;
+    let place = ResponseTarget::find(&state, &caller, &new).await?;
     let stored = store_blobs(&state, &caller, blobs).await;
     place.keep_if(&state, &caller, stored).await?;
     let (flow, running) = begin(&state, &caller, place, opening).await?;
@@ -87,7 +87,12 @@ async fn create_response(
 }
 
 /// Begins the turn, in a fork if somebody else goes on from the same place at this moment.
-async fn begin(state: &State, caller: &Caller, place: Place, opening: Opening) -> Result<(Flow, Running)> {
+async fn begin(
+    state: &State,
+    caller: &Caller,
+    place: ResponseTarget,
+    opening: Opening,
+) -> Result<(Flow, Running)> {
     match begin_at(state, caller, &place, opening.clone()).await {
         Err(problem) if place.can_fork() && matches!(problem.code, "session.conflict" | "turn.running") => {
             let fork = place.forked(state, caller).await?;
@@ -100,7 +105,7 @@ async fn begin(state: &State, caller: &Caller, place: Place, opening: Opening) -
 async fn begin_at(
     state: &State,
     caller: &Caller,
-    place: &Place,
+    place: &ResponseTarget,
     opening: Opening,
 ) -> Result<(Flow, Running)> {
     let begun = try_begin_at(state, caller, place, opening).await;
@@ -110,7 +115,7 @@ async fn begin_at(
 async fn try_begin_at(
     state: &State,
     caller: &Caller,
-    place: &Place,
+    place: &ResponseTarget,
     opening: Opening,
 ) -> Result<(Flow, Running)> {
     // Subscribed first, so that not even a fragment is missed.

@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use rusqlite::params;
 use sapwood_core::port::store::Result;
 
-use super::desk::Desk;
-use super::fault::Fault;
+use super::connection::StoreConnection;
+use super::error::AtPath;
 pub(super) use segment::{Builder, Segment, WORD_BYTES_MAX, cut};
 use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
 
@@ -27,7 +27,7 @@ const GATHERED_MAX: usize = SIZES.len() * FAN_IN * 2;
 
 /// What a text must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum TermQuery {
     Word(String),
     /// A word that begins so.
     Prefix(String),
@@ -45,21 +45,21 @@ struct Row {
 }
 
 /// Writes a segment behind the others and merges what has gathered, in the caller's transaction.
-pub(super) fn add(desk: &Desk, segment: &Segment) -> Result<()> {
+pub(super) fn add(db: &StoreConnection, segment: &Segment) -> Result<()> {
     if segment.texts > 0 {
-        insert(desk, segment)?;
-        merge_gathered(desk)?;
+        insert(db, segment)?;
+        merge_gathered(db)?;
     }
     Ok(())
 }
 
-fn insert(desk: &Desk, segment: &Segment) -> Result<()> {
-    let path = &desk.path;
-    let block_from: i64 = desk
+fn insert(db: &StoreConnection, segment: &Segment) -> Result<()> {
+    let path = &db.path;
+    let block_from: i64 = db
         .prepare("SELECT coalesce(max(pk), 0) + 1 FROM blocks")?
         .query_row([], |row| row.get(0))
         .at(path)?;
-    let mut write = desk.prepare("INSERT INTO blocks (pk, bytes) VALUES (?1, ?2)")?;
+    let mut write = db.prepare("INSERT INTO blocks (pk, bytes) VALUES (?1, ?2)")?;
     for (pk, block) in (block_from..).zip(&segment.blocks) {
         write.execute(params![pk, block]).at(path)?;
     }
@@ -67,31 +67,31 @@ fn insert(desk: &Desk, segment: &Segment) -> Result<()> {
     let block_count = i64::try_from(segment.blocks.len()).unwrap_or(i64::MAX);
     let values =
         params![segment.first, segment.last, segment.texts, block_from, block_count, segment.directory];
-    desk.prepare(sql)?.execute(values).at(path)?;
+    db.prepare(sql)?.execute(values).at(path)?;
     Ok(())
 }
 
-fn delete(desk: &Desk, row: &Row) -> Result<()> {
+fn delete(db: &StoreConnection, row: &Row) -> Result<()> {
     let range = [row.block_from, row.block_from + row.block_count];
-    desk.prepare("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2")?.execute(range).at(&desk.path)?;
-    desk.prepare("DELETE FROM segments WHERE first = ?1")?.execute([row.first]).at(&desk.path)?;
+    db.prepare("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2")?.execute(range).at(&db.path)?;
+    db.prepare("DELETE FROM segments WHERE first = ?1")?.execute([row.first]).at(&db.path)?;
     Ok(())
 }
 
 /// Merges the newest segments if there are enough of one size among them.
-fn merge_gathered(desk: &Desk) -> Result<()> {
-    let newest = rows(desk, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
+fn merge_gathered(db: &StoreConnection) -> Result<()> {
+    let newest = rows(db, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
     let sizes: Vec<usize> = newest.iter().map(size_of).collect();
     let Some(count) = (0..SIZES.len()).rev().find_map(|size| gathered(&sizes, size)) else { return Ok(()) };
     let mut parts = Vec::with_capacity(count);
     for row in newest[..count].iter().rev() {
-        parts.push(load(desk, row)?);
+        parts.push(load(db, row)?);
     }
-    let merged = merge(&parts, |_| true).map_err(|garbled| damaged(desk, garbled))?;
+    let merged = merge(&parts, |_| true).map_err(|garbled| damaged(db, garbled))?;
     for row in &newest[..count] {
-        delete(desk, row)?;
+        delete(db, row)?;
     }
-    insert(desk, &merged)
+    insert(db, &merged)
 }
 
 fn size_of(row: &Row) -> usize {
@@ -106,9 +106,9 @@ fn gathered(sizes: &[usize], size: usize) -> Option<usize> {
     (alike >= FAN_IN).then_some(count)
 }
 
-fn rows(desk: &Desk, which: &str) -> Result<Vec<Row>> {
+fn rows(db: &StoreConnection, which: &str) -> Result<Vec<Row>> {
     let sql = format!("SELECT first, last, texts, block_from, block_count FROM segments {which}");
-    let mut select = desk.prepare(&sql)?;
+    let mut select = db.prepare(&sql)?;
     let read = |row: &rusqlite::Row<'_>| {
         Ok(Row {
             first: row.get(0)?,
@@ -118,57 +118,51 @@ fn rows(desk: &Desk, which: &str) -> Result<Vec<Row>> {
             block_count: row.get(4)?,
         })
     };
-    select.query_map([], read).and_then(Iterator::collect).at(&desk.path)
+    select.query_map([], read).and_then(Iterator::collect).at(&db.path)
 }
 
-fn load(desk: &Desk, row: &Row) -> Result<Segment> {
-    let mut select = desk.prepare("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk")?;
+fn load(db: &StoreConnection, row: &Row) -> Result<Segment> {
+    let mut select = db.prepare("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk")?;
     let range = [row.block_from, row.block_from + row.block_count];
-    let blocks = select.query_map(range, |row| row.get(0)).and_then(Iterator::collect).at(&desk.path)?;
-    Ok(Segment {
-        first: row.first,
-        last: row.last,
-        texts: row.texts,
-        directory: directory(desk, row)?,
-        blocks,
-    })
+    let blocks = select.query_map(range, |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+    Ok(Segment { first: row.first, last: row.last, texts: row.texts, directory: directory(db, row)?, blocks })
 }
 
-fn directory(desk: &Desk, row: &Row) -> Result<Vec<u8>> {
-    let mut select = desk.prepare("SELECT directory FROM segments WHERE first = ?1")?;
-    select.query_row([row.first], |row| row.get(0)).at(&desk.path)
+fn directory(db: &StoreConnection, row: &Row) -> Result<Vec<u8>> {
+    let mut select = db.prepare("SELECT directory FROM segments WHERE first = ?1")?;
+    select.query_row([row.first], |row| row.get(0)).at(&db.path)
 }
 
-fn damaged(desk: &Desk, _: Garbled) -> sapwood_core::StoreError {
-    desk.damaged("the search index cannot be read; sapwood doctor --repair builds it anew".to_owned())
+fn damaged(db: &StoreConnection, _: Garbled) -> sapwood_core::StoreError {
+    db.damaged("the search index cannot be read; sapwood doctor --repair builds it anew".to_owned())
 }
 
 /// Takes texts out, such that no trace of them stays.
-pub(super) fn forget(desk: &Desk, gone: &HashSet<i64>) -> Result<()> {
-    for row in rows(desk, "ORDER BY first")? {
+pub(super) fn forget(db: &StoreConnection, gone: &HashSet<i64>) -> Result<()> {
+    for row in rows(db, "ORDER BY first")? {
         if !gone.iter().any(|number| (row.first..=row.last).contains(number)) {
             continue;
         }
-        let segment = load(desk, &row)?;
+        let segment = load(db, &row)?;
         let left = merge(&[segment], |number| !gone.contains(&number));
-        let left = left.map_err(|garbled| damaged(desk, garbled))?;
-        delete(desk, &row)?;
+        let left = left.map_err(|garbled| damaged(db, garbled))?;
+        delete(db, &row)?;
         if left.texts > 0 {
-            insert(desk, &left)?;
+            insert(db, &left)?;
         }
     }
     Ok(())
 }
 
 /// Empties it.
-pub(super) fn clear(desk: &Desk) -> Result<()> {
-    desk.conn.execute_batch("DELETE FROM segments; DELETE FROM blocks;").at(&desk.path)
+pub(super) fn clear(db: &StoreConnection) -> Result<()> {
+    db.conn.execute_batch("DELETE FROM segments; DELETE FROM blocks;").at(&db.path)
 }
 
 /// Whether every segment can be read.
-pub(super) fn is_sound(desk: &Desk) -> Result<bool> {
-    for row in rows(desk, "ORDER BY first")? {
-        if check_bytes(&load(desk, &row)?).is_err() {
+pub(super) fn is_sound(db: &StoreConnection) -> Result<bool> {
+    for row in rows(db, "ORDER BY first")? {
+        if check_bytes(&load(db, &row)?).is_err() {
             return Ok(false);
         }
     }
@@ -176,9 +170,9 @@ pub(super) fn is_sound(desk: &Desk) -> Result<bool> {
 }
 
 /// The numbers of texts that hold everything that is wanted, newest first, from below `before` on.
-pub(super) struct Found<'d> {
-    desk: &'d Desk,
-    wanted: Vec<Wanted>,
+pub(super) struct TermMatches<'d> {
+    db: &'d StoreConnection,
+    wanted: Vec<TermQuery>,
     before: i64,
     /// Segments that are still to be looked into, the newest last.
     rows: Vec<Row>,
@@ -186,11 +180,11 @@ pub(super) struct Found<'d> {
     found: Vec<i64>,
 }
 
-impl<'d> Found<'d> {
-    pub fn new(desk: &'d Desk, wanted: Vec<Wanted>, before: i64) -> Result<Self> {
-        let mut rows = rows(desk, "ORDER BY first")?;
+impl<'d> TermMatches<'d> {
+    pub fn new(db: &'d StoreConnection, wanted: Vec<TermQuery>, before: i64) -> Result<Self> {
+        let mut rows = rows(db, "ORDER BY first")?;
         rows.retain(|row| row.first < before);
-        Ok(Self { desk, wanted, before, rows, found: Vec::new() })
+        Ok(Self { db, wanted, before, rows, found: Vec::new() })
     }
 
     pub fn next(&mut self) -> Result<Option<i64>> {
@@ -204,7 +198,7 @@ impl<'d> Found<'d> {
     }
 
     fn look_into(&mut self, row: &Row) -> Result<()> {
-        let directory = directory(self.desk, row)?;
+        let directory = directory(self.db, row)?;
         let mut common: Option<Vec<u64>> = None;
         for wanted in &self.wanted {
             let found = self.holding(row, &directory, wanted)?;
@@ -224,18 +218,18 @@ impl<'d> Found<'d> {
     }
 
     /// The texts of a segment that hold this, in order.
-    fn holding(&self, row: &Row, directory: &[u8], wanted: &Wanted) -> Result<Vec<u64>> {
+    fn holding(&self, row: &Row, directory: &[u8], wanted: &TermQuery) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         match wanted {
-            Wanted::Word(word) => self.read_blocks(row, directory, word, false, &mut found)?,
-            Wanted::Prefix(word) => self.read_blocks(row, directory, word, true, &mut found)?,
-            Wanted::OneOf(words) => {
+            TermQuery::Word(word) => self.read_blocks(row, directory, word, false, &mut found)?,
+            TermQuery::Prefix(word) => self.read_blocks(row, directory, word, true, &mut found)?,
+            TermQuery::OneOf(words) => {
                 for word in words {
                     self.read_blocks(row, directory, word, false, &mut found)?;
                 }
             }
         }
-        if !matches!(wanted, Wanted::Word(_)) {
+        if !matches!(wanted, TermQuery::Word(_)) {
             found.sort_unstable();
             found.dedup();
         }
@@ -250,16 +244,16 @@ impl<'d> Found<'d> {
         is_prefix: bool,
         found: &mut Vec<u64>,
     ) -> Result<()> {
-        let garbled = |garbled| damaged(self.desk, garbled);
+        let garbled = |garbled| damaged(self.db, garbled);
         let (start, count) = blocks_of(directory, word, is_prefix).map_err(garbled)?;
-        let mut select = self.desk.prepare("SELECT bytes FROM blocks WHERE pk = ?1")?;
+        let mut select = self.db.prepare("SELECT bytes FROM blocks WHERE pk = ?1")?;
         for number in start..start + count {
             let pk = row.block_from + i64::try_from(number).unwrap_or(i64::MAX);
-            let mut blocks = select.query([pk]).at(&self.desk.path)?;
-            let Some(block) = blocks.next().at(&self.desk.path)? else {
-                return Err(damaged(self.desk, Garbled));
+            let mut blocks = select.query([pk]).at(&self.db.path)?;
+            let Some(block) = blocks.next().at(&self.db.path)? else {
+                return Err(damaged(self.db, Garbled));
             };
-            let bytes = block.get_ref(0).at(&self.desk.path)?.as_blob().map_err(|_| garbled(Garbled))?;
+            let bytes = block.get_ref(0).at(&self.db.path)?.as_blob().map_err(|_| garbled(Garbled))?;
             find_in(bytes, word, is_prefix, found).map_err(garbled)?;
         }
         Ok(())

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::words::WordHash;
+use crate::tokenize::WordHash;
 
 /// A block is closed once it has so many bytes: its row then fills a page of the file.
 const BLOCK_BYTES: usize = 3_900;
@@ -411,7 +411,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::words::Cutter;
+    use crate::tokenize::Cutter;
 
     fn build(first: i64, last: i64, texts: &[(i64, Option<String>)]) -> Segment {
         let mut cutter = Cutter::default();

@@ -1,0 +1,371 @@
+//! A document of keys and values that knows where each stands, and a reader of it that goes on after a mistake: every
+//! mistake of a file is found in one go, each with its place. It touches nothing but its arguments.
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error as _, Expected, MapAccess, SeqAccess,
+    Unexpected, VariantAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+/// Most mistakes that one file is read for.
+pub const MISTAKES_MAX: usize = 50;
+
+/// Counted from one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourcePosition {
+    pub line: u64,
+    pub column: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Located {
+    pub place: SourcePosition,
+    pub value: Value,
+    /// It was wrong, has been reported, and is passed over from now on.
+    is_reported: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Located>),
+    Table(Vec<(FieldKey, Located)>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldKey {
+    pub name: String,
+    pub place: SourcePosition,
+}
+
+/// What is wrong in a document, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    pub place: SourcePosition,
+    /// The way to the value, joined by dots; empty for the document itself.
+    pub field: String,
+    pub why: String,
+}
+
+impl Located {
+    pub fn new(place: SourcePosition, value: Value) -> Self {
+        Self { place, value, is_reported: false }
+    }
+
+    /// Reads the whole document, and says everything that keeps it from being one.
+    pub fn read<T: DeserializeOwned>(mut self) -> (Option<T>, Vec<Mistake>) {
+        let mut mistakes = Vec::new();
+        while mistakes.len() < MISTAKES_MAX {
+            let misfit = match T::deserialize(&self) {
+                Ok(read) => return (mistakes.is_empty().then_some(read), mistakes),
+                Err(misfit) => misfit,
+            };
+            let is_consequence = self.report(&misfit);
+            if !is_consequence {
+                let place = self.place_of(&misfit);
+                mistakes.push(Mistake { place, field: misfit.path.join("."), why: misfit.why.clone() });
+            }
+            if misfit.path.is_empty() {
+                break;
+            }
+        }
+        (None, mistakes)
+    }
+
+    /// Marks what was found wrong. A field that is missing only because it was wrong is a consequence.
+    fn report(&mut self, misfit: &Misfit) -> bool {
+        let Some(node) = self.find_mut(&misfit.path) else { return false };
+        let missing = misfit.missing;
+        let is_consequence = missing.is_some_and(
+            |name| matches!(&node.value, Value::Table(rows) if rows.iter().any(|(key, _)| key.name == name)),
+        );
+        node.is_reported = true;
+        is_consequence
+    }
+
+    fn find_mut(&mut self, path: &[String]) -> Option<&mut Located> {
+        let Some((step, rest)) = path.split_first() else { return Some(self) };
+        let below = match &mut self.value {
+            Value::Table(rows) => rows.iter_mut().find(|(key, _)| key.name == *step).map(|(_, node)| node),
+            Value::List(items) => step.parse::<usize>().ok().and_then(|at| items.get_mut(at)),
+            _ => None,
+        };
+        below?.find_mut(rest)
+    }
+
+    /// One step down: a name in a table, a number in a list. With the place of the key, where there is one.
+    fn step(&self, step: &str) -> Option<(SourcePosition, &Located)> {
+        match &self.value {
+            Value::Table(rows) => {
+                rows.iter().find(|(key, _)| key.name == *step).map(|(key, node)| (key.place, node))
+            }
+            Value::List(items) => items.get(step.parse::<usize>().ok()?).map(|node| (node.place, node)),
+            _ => None,
+        }
+    }
+
+    fn place_of(&self, misfit: &Misfit) -> SourcePosition {
+        let (key, value) = self.places(&misfit.path);
+        match misfit.about {
+            About::FieldKey => key,
+            About::Value => value,
+        }
+    }
+
+    /// Where the value of this path stands, or the nearest one above it that is there.
+    pub fn place(&self, path: &[String]) -> SourcePosition {
+        self.places(path).1
+    }
+
+    fn places(&self, path: &[String]) -> (SourcePosition, SourcePosition) {
+        let (mut key, mut node) = (self.place, self);
+        for step in path {
+            let Some((at, below)) = node.step(step) else { break };
+            (key, node) = (at, below);
+        }
+        (key, node.place)
+    }
+}
+
+/// Whether a mistake is in a key or in what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    FieldKey,
+    Value,
+}
+
+/// One thing that does not fit, with the way to it.
+#[derive(Debug)]
+pub struct Misfit {
+    path: Vec<String>,
+    why: String,
+    about: About,
+    missing: Option<&'static str>,
+}
+
+impl Misfit {
+    fn below(mut self, step: &str) -> Self {
+        self.path.insert(0, step.to_owned());
+        self
+    }
+}
+
+impl std::fmt::Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl serde::de::Error for Misfit {
+    fn custom<T: std::fmt::Display>(why: T) -> Self {
+        Self { path: Vec::new(), why: why.to_string(), about: About::Value, missing: None }
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("is {}, and should be {}", describe(&found), wanted(expected)))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("is {}, and should be {}", describe(&found), wanted(expected)))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let why = match nearest(field, expected) {
+            Some(known) => format!("is not known: is {known} meant?"),
+            None => format!("is not known; there are {}", expected.join(", ")),
+        };
+        Self { about: About::FieldKey, ..Self::custom(why) }
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
+        let hint = nearest(variant, expected).map_or(String::new(), |known| format!(": is {known} meant?"));
+        Self::custom(format_args!("is {variant:?}, and should be one of {}{hint}", expected.join(", ")))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self { missing: Some(field), ..Self::custom(format_args!("has no {field}")) }
+    }
+}
+
+/// Rust's names for types mean nothing to who writes a file.
+fn wanted(expected: &dyn Expected) -> String {
+    match expected.to_string().as_str() {
+        "f32" | "f64" => "a number".to_owned(),
+        "u32" | "u64" => "a whole number".to_owned(),
+        "a string" => "text".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "a table".to_owned(),
+        text if text.starts_with("struct ") => "a table".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn describe(found: &Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(value) => value.to_string(),
+        Unexpected::Unsigned(value) => value.to_string(),
+        Unexpected::Signed(value) => value.to_string(),
+        Unexpected::Float(value) => value.to_string(),
+        Unexpected::Str(text) => format!("{text:?}"),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a table".to_owned(),
+        Unexpected::Unit => "empty".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The name that was probably meant: at most two letters away.
+pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    let near = known.iter().map(|name| (distance(given, name), *name)).min()?;
+    (near.0 <= 2 && near.0 < given.chars().count()).then_some(near.1)
+}
+
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let changed = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+impl<'de> Deserializer<'de> for &'de Located {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match &self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Int(value) => match u64::try_from(*value) {
+                Ok(value) => visitor.visit_u64(value),
+                Err(_) => visitor.visit_i64(*value),
+            },
+            Value::Float(value) => visitor.visit_f64(*value),
+            Value::Text(text) => visitor.visit_borrowed_str(text),
+            Value::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate() }),
+            Value::Table(rows) => visitor.visit_map(Rows { rows: rows.iter(), open: None }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        match &self.value {
+            Value::Text(text) => visitor.visit_enum(Name(text)),
+            // YAML reads a bare `off` or `no` as text, but `false` is what people write for `off`.
+            Value::Bool(value) => Err(Misfit::unknown_variant(&value.to_string(), variants)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Name<'de>(&'de str);
+
+impl<'de> EnumAccess<'de> for Name<'de> {
+    type Error = Misfit;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Misfit> {
+        Ok((seed.deserialize(StrDeserializer::new(self.0))?, self))
+    }
+}
+
+/// All choices in these files are plain names.
+impl<'de> VariantAccess<'de> for Name<'de> {
+    type Error = Misfit;
+
+    fn unit_variant(self) -> Result<(), Misfit> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _seed: S) -> Result<S::Value, Misfit> {
+        Err(Misfit::custom("is a plain name, and should hold something"))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Misfit> {
+        Err(Misfit::custom("is a plain name, and should hold something"))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        Err(Misfit::custom("is a plain name, and should hold something"))
+    }
+}
+
+struct Items<'de> {
+    items: std::iter::Enumerate<std::slice::Iter<'de, Located>>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        match self.items.find(|(_, item)| !item.is_reported) {
+            Some((at, item)) => {
+                seed.deserialize(item).map(Some).map_err(|misfit| misfit.below(&at.to_string()))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+struct Rows<'de> {
+    rows: std::slice::Iter<'de, (FieldKey, Located)>,
+    open: Option<&'de (FieldKey, Located)>,
+}
+
+impl<'de> MapAccess<'de> for Rows<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        self.open = self.rows.find(|(_, node)| !node.is_reported);
+        let Some((key, _)) = self.open else { return Ok(None) };
+        let name = StrDeserializer::<Misfit>::new(&key.name);
+        seed.deserialize(name).map(Some).map_err(|misfit| misfit.below(&key.name))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+        let (key, node) =
+            self.open.take().ok_or_else(|| Misfit::custom("a value was asked for before its key"))?;
+        seed.deserialize(node).map_err(|misfit| misfit.below(&key.name))
+    }
+}

@@ -1,0 +1,234 @@
+//! The only place that knows concrete types: options, environment and configuration become an engine and a scope.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood::core::id::UserName;
+use sapwood::core::port::model::Model;
+use sapwood::effects::skill::SkillFolders;
+use sapwood::engine::SessionDefaults;
+use sapwood::store::{Durability, OpenOptions};
+use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
+
+use crate::agents::Agents;
+use crate::args::Global;
+use crate::config::{self, Config};
+use crate::failure::{Failure, Result};
+use crate::hooks;
+use crate::key;
+use crate::log::Log;
+use crate::providers;
+use crate::render::{Format, Out};
+use crate::telemetry::{self, Telemetry};
+
+/// What every command works with.
+pub struct App {
+    pub engine: Engine,
+    pub scope: Scope,
+    pub out: Out,
+    pub place: AppPaths,
+    /// The models, once they are needed: see [`App::open_backends`].
+    pub model: Option<Arc<dyn Model>>,
+    /// What a server says of itself; other commands end with what they have to say.
+    pub log: Option<Log>,
+    /// Kept until the command ends, which is when the last spans leave.
+    telemetry: Option<Telemetry>,
+}
+
+/// Where things are, before anything is opened.
+pub struct AppPaths {
+    pub url: String,
+    pub config: Config,
+    pub key_file: Option<PathBuf>,
+    /// Sapwood's own home. It is made when something is kept in it.
+    pub home: PathBuf,
+    is_store_at_home: bool,
+    /// The current directory.
+    pub here: PathBuf,
+}
+
+impl App {
+    pub fn open(global: &Global) -> Result<Self> {
+        let place = AppPaths::find(global)?;
+        let scope = scope_of(global, &place.config)?;
+        if place.is_store_at_home {
+            create_home(&place.home)?;
+        }
+        let durability = match place.config.durability {
+            Some(config::Durability::Normal) => Durability::Normal,
+            Some(config::Durability::Full) | None => Durability::Full,
+        };
+        let options = OpenOptions { durability, key: key::find(&place)? };
+        let engine = sapwood::open_engine(&place.url, options)?;
+        let engine = hooks::install(engine, &place.config, &scope)?;
+        let engine = engine.with_skills(Arc::new(place.skills()));
+        let engine = engine.with_memory_care(providers::memory_care(&place)?);
+        Ok(Self {
+            engine,
+            scope,
+            out: Out::new(global.format()),
+            place,
+            model: None,
+            log: None,
+            telemetry: None,
+        })
+    }
+
+    /// Models and tools, for the commands that run turns. The others start quicker without.
+    pub fn open_backends(&mut self) -> Result<()> {
+        if self.model.is_some() {
+            return Ok(());
+        }
+        let world = providers::open(&self.place, self.default_model())?;
+        self.model = Some(world.model.clone());
+        let thresholds = self.place.config.pressure.unwrap_or_default();
+        let defaults = self.session_defaults();
+        let engine = self.engine.clone().with_thresholds(thresholds).with_backends(world);
+        self.engine = engine.with_session_defaults(defaults);
+        self.telemetry = telemetry::start(self.format(), self.log.take());
+        if self.telemetry.is_some() {
+            self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
+        }
+        Ok(())
+    }
+
+    /// How imported sessions are continued: under the agent that a new session would get, in this directory.
+    fn session_defaults(&self) -> SessionDefaults {
+        let agent = self.place.agents().choose(None, &self.place.config).ok();
+        SessionDefaults { agent, cwd: self.place.here.to_str().map(str::to_owned) }
+    }
+
+    /// The same for commands that learn from sessions, where a model is to do that.
+    pub fn open_backends_to_learn(&mut self) -> Result<()> {
+        match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
+            true => self.open_backends(),
+            false => Ok(()),
+        }
+    }
+
+    /// Who answers where neither the session nor its agent names a model.
+    pub fn default_model(&self) -> String {
+        self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
+    }
+
+    pub async fn session(&self, given: &str) -> Result<SessionId> {
+        Ok(self.engine.find_session(&self.scope, given).await?)
+    }
+
+    /// A session that is shown: whose it is can find out who saw it.
+    pub async fn session_to_read(&self, given: &str) -> Result<SessionId> {
+        let session = self.session(given).await?;
+        self.note_read(&session).await?;
+        Ok(session)
+    }
+
+    /// A store that cannot be written can still be read: whoever is here holds its files. A server refuses, as its audit is a
+    /// promise to others.
+    pub async fn note_read(&self, session: &SessionId) -> Result<()> {
+        match self.engine.note_read(&self.scope, session).await {
+            Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
+            noted => Ok(noted?),
+        }
+    }
+
+    pub fn format(&self) -> Format {
+        self.out.format
+    }
+}
+
+impl AppPaths {
+    pub fn find(global: &Global) -> Result<Self> {
+        let home = home_dir(global)?;
+        let here = std::env::current_dir().map_err(|error| Failure::file(Path::new("."), &error))?;
+        let config = config::load(&here, &home)?;
+        let key_file = global.key_file.clone().filter(|path| !path.as_os_str().is_empty());
+        let key_file = key_file.or_else(|| config.key_file.clone());
+        // An empty variable is an unset one: that is how people switch it off for one command.
+        let given = global.store.clone().filter(|url| !url.is_empty()).or_else(|| config.store.clone());
+        let (url, is_store_at_home) = match given {
+            Some(url) => (url, false),
+            None => {
+                let file = home.join("sapwood.db");
+                // A store is named by text: a path that is not text would become another path.
+                let not_text = || {
+                    let message = format!("the path {} is not valid UTF-8", home.display());
+                    Failure::usage(message, "give another with --home or SAPWOOD_HOME")
+                };
+                (format!("sqlite:{}", file.to_str().ok_or_else(not_text)?), true)
+            }
+        };
+        Ok(Self { url, config, key_file, home, is_store_at_home, here })
+    }
+
+    pub fn agents(&self) -> Agents {
+        Agents::of(&self.here, &self.home, &self.config)
+    }
+
+    /// Where skills are looked for, in the order in which they win.
+    pub fn skills(&self) -> SkillFolders {
+        let project = self.config.project.as_deref().unwrap_or(&self.here);
+        let mut dirs = vec![project.join(".sapwood/skills")];
+        dirs.extend(self.config.skills.iter().cloned());
+        dirs.push(self.home.join("skills"));
+        SkillFolders::new(dirs)
+    }
+
+    /// The path of a store that is a file or a directory.
+    pub fn path(&self) -> Option<&str> {
+        self.url.split_once(':').map(|(_, path)| path).filter(|path| !path.is_empty())
+    }
+}
+
+fn scope_of(global: &Global, config: &Config) -> Result<Scope> {
+    let tenant = match global.tenant.as_ref().or(config.tenant.as_ref()) {
+        Some(tenant) => tenant.parse().map_err(sapwood::Error::from)?,
+        None => TenantId::local(),
+    };
+    if let Some(user) = &global.as_user {
+        return Ok(Scope::user(tenant, user.parse().map_err(sapwood::Error::from)?));
+    }
+    let user = match &config.user {
+        Some(user) => user.parse().map_err(sapwood::Error::from)?,
+        None => login_name()?,
+    };
+    Ok(Scope::operator(tenant, Principal::User(user)))
+}
+
+/// The name this person has on this machine; some machines have names that Sapwood does not take.
+fn login_name() -> Result<UserName> {
+    let name = std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_default();
+    Ok(name.parse().or_else(|_| "local".parse()).map_err(sapwood::Error::from)?)
+}
+
+fn home_dir(global: &Global) -> Result<PathBuf> {
+    if let Some(home) = global.home.clone().filter(|home| !home.as_os_str().is_empty()) {
+        return Ok(home);
+    }
+    platform_data_dir().ok_or_else(|| {
+        Failure::usage(
+            "there is no home directory to keep sessions in",
+            "give one with --home or SAPWOOD_HOME",
+        )
+    })
+}
+
+fn platform_data_dir() -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if cfg!(target_os = "macos") {
+        var("HOME").map(|home| home.join("Library/Application Support/Sapwood"))
+    } else if cfg!(windows) {
+        var("LOCALAPPDATA").map(|data| data.join("Sapwood"))
+    } else {
+        let data = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|home| home.join(".local/share")));
+        data.map(|data| data.join("sapwood"))
+    }
+}
+
+/// Sessions are private: nobody else on this machine may look into the directory.
+pub fn create_home(home: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(home).map_err(|error| Failure::file(home, &error))
+}

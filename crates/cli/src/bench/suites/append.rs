@@ -1,0 +1,207 @@
+//! Durable appends. One at a time against a file that is appended to and synced; 64 writers that share commits; at the
+//! weaker durability against plain SQLite at the same setting; and at the end of a long log against a short one.
+
+use std::time::Instant;
+
+use sapwood::store::{Durability, baseline as sqlite};
+use sapwood::{Body, Engine, SessionId};
+
+use crate::bench::bodies::{bodies, line_of, short_bodies};
+use crate::bench::floor;
+use crate::bench::measure::{median, per_second};
+use crate::bench::stage::{HUGE, Stage};
+use crate::bench::table::{Figure, Goal};
+
+const AXIS: &str = "append";
+const STREAMS: usize = 64;
+/// Threads of the runtime that they are tasks of.
+const WORKERS: usize = 2;
+
+pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = rates(stage).await?;
+    figures.push(cost_at_length(stage).await?);
+    Ok(figures)
+}
+
+/// One median per thing measured.
+#[derive(Default)]
+struct Rates {
+    raw: Vec<f64>,
+    preallocated: Vec<f64>,
+    grouped: Vec<f64>,
+    sqlite_full: Vec<f64>,
+    sqlite_normal: Vec<f64>,
+    sqlite_grouped: Vec<f64>,
+    one_full: Vec<f64>,
+    one_normal: Vec<f64>,
+    many_tasks: Vec<f64>,
+    many_threads: Vec<f64>,
+}
+
+async fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
+    let said: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
+    let lines: Vec<Vec<u8>> = said.iter().map(line_of).collect();
+    let mut rates = Rates::default();
+    // Floors and figures take turns, so that a slow moment of the disk hits both.
+    for _ in 0..stage.sizes.rounds {
+        measure_floors(stage, &lines, &mut rates)?;
+        rates.one_full.push(one_stream(stage, &said, Durability::Full).await?);
+        rates.one_normal.push(one_stream(stage, &said, Durability::Normal).await?);
+        rates.many_tasks.push(many_streams(stage, &said, Beside::Tasks).await?);
+        rates.many_threads.push(many_streams(stage, &said, Beside::Threads).await?);
+    }
+    Ok(figures_of(rates))
+}
+
+fn figures_of(rates: Rates) -> Vec<Figure> {
+    let raw = median(rates.raw);
+    let sqlite_normal = median(rates.sqlite_normal);
+    let figure = |name: &str, value: f64| Figure::new(AXIS, name, value, "/s");
+    vec![
+        figure("floor: append and fdatasync each", raw),
+        figure("floor: the same, preallocated", median(rates.preallocated)),
+        figure("floor: 64 records a sync", median(rates.grouped)),
+        figure("floor: plain SQLite, FULL", median(rates.sqlite_full)),
+        figure("floor: plain SQLite, NORMAL", sqlite_normal),
+        figure("floor: plain SQLite, FULL, 64 rows a commit", median(rates.sqlite_grouped)),
+        figure("one stream, full", median(rates.one_full)).over(raw).goal(Goal::AtLeast(0.5)),
+        figure("64 streams as tasks, full", median(rates.many_tasks)).over(raw).goal(Goal::AtLeast(6.0)),
+        figure("64 streams with a thread each, full", median(rates.many_threads)).over(raw),
+        figure("one stream, normal", median(rates.one_normal)).over(sqlite_normal).goal(Goal::AtLeast(0.4)),
+    ]
+}
+
+fn measure_floors(stage: &Stage, lines: &[Vec<u8>], rates: &mut Rates) -> anyhow::Result<()> {
+    let path = stage.scratch.file("floor");
+    let rate = |duration| per_second(lines.len(), duration);
+    rates.raw.push(rate(floor::append_synced(&path, lines, 1)?));
+    rates.preallocated.push(rate(floor::append_preallocated(&path, lines)?));
+    rates.grouped.push(rate(floor::append_synced(&path, lines, STREAMS)?));
+    stage.scratch.remove("floor");
+    let plain = |per_commit, durability| {
+        let taken = sqlite::plain_inserts(&stage.scratch.file("floor.db"), lines, per_commit, durability);
+        stage.scratch.remove("floor.db");
+        taken.map(rate).map_err(anyhow::Error::msg)
+    };
+    rates.sqlite_full.push(plain(1, Durability::Full)?);
+    rates.sqlite_normal.push(plain(1, Durability::Normal)?);
+    rates.sqlite_grouped.push(plain(STREAMS, Durability::Full)?);
+    Ok(())
+}
+
+async fn one_stream(stage: &Stage, said: &[Body], durability: Durability) -> anyhow::Result<f64> {
+    let engine = stage.open("append.db", durability)?;
+    let session = stage.session(&engine, "one").await?;
+    let said = said.to_vec();
+    let (count, start) = (said.len(), Instant::now());
+    for body in said {
+        stage.append(&engine, &session, vec![body]).await?;
+    }
+    let rate = per_second(count, start.elapsed());
+    stage.close("append.db", engine)?;
+    stage.scratch.remove("append.db");
+    Ok(rate)
+}
+
+/// How the streams run beside each other.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    /// As tasks of a runtime with two threads, as in a server.
+    Tasks,
+    /// Each on a thread of its own, which the system has to wake for every answer.
+    Threads,
+}
+
+/// Each stream waits for its own append before it makes the next; commits are shared between them.
+async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::Result<f64> {
+    let engine = stage.open("append.db", Durability::Full)?;
+    let each = (said.len() * 4 / STREAMS).max(4);
+    let mut streams = Vec::with_capacity(STREAMS);
+    for stream in 0..STREAMS {
+        let session = stage.session(&engine, &format!("stream-{stream}")).await?;
+        let mine: Vec<Body> = said.iter().cycle().skip(stream * 7).take(each).cloned().collect();
+        streams.push(one_of_many(engine.clone(), stage.scope.clone(), session, mine));
+    }
+    let start = Instant::now();
+    match beside {
+        Beside::Tasks => run_as_tasks(streams)?,
+        Beside::Threads => run_on_threads(streams)?,
+    }
+    let rate = per_second(each * STREAMS, start.elapsed());
+    stage.close("append.db", engine)?;
+    stage.scratch.remove("append.db");
+    Ok(rate)
+}
+
+pub fn run_as_tasks(
+    streams: Vec<impl Future<Output = anyhow::Result<()>> + Send + 'static>,
+) -> anyhow::Result<()> {
+    let all = async {
+        let mut tasks: tokio::task::JoinSet<_> = streams.into_iter().collect();
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Ok(())
+    };
+    // On a thread of its own: the bench itself runs on a runtime, and another one can neither run nor end within it.
+    std::thread::scope(|scope| {
+        let run =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?.block_on(all);
+        scope.spawn(run).join().unwrap_or_else(|_| Err(anyhow::anyhow!("the streams' runtime panicked")))
+    })
+}
+
+fn run_on_threads(streams: Vec<impl Future<Output = anyhow::Result<()>> + Send>) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let run = |stream| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+            runtime.block_on(stream)
+        };
+        let threads: Vec<_> = streams.into_iter().map(|stream| scope.spawn(move || run(stream))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a stream's thread panicked")))
+        })
+    })
+}
+
+pub(super) async fn one_of_many(
+    engine: Engine,
+    scope: sapwood::Scope,
+    session: SessionId,
+    said: Vec<Body>,
+) -> anyhow::Result<()> {
+    for body in said {
+        engine.inject(&scope, &session, vec![body], Default::default()).await?;
+    }
+    Ok(())
+}
+
+/// What an append costs at the end of a huge log, as a multiple of what it costs at the end of a small one.
+async fn cost_at_length(stage: &mut Stage) -> anyhow::Result<Figure> {
+    let engine = stage.huge(|_| ()).await?;
+    let small = stage.session(&engine, "small").await?;
+    let huge = stage.session(&engine, HUGE).await?;
+    stage.fill(&engine, &small, short_bodies(3), stage.sizes.small, |_| ()).await?;
+    let said: Vec<Body> = short_bodies(4).take(100).collect();
+    let (mut at_small, mut at_huge) = (Vec::new(), Vec::new());
+    for _ in 0..stage.sizes.rounds * 6 {
+        at_small.push(time_appends(stage, &engine, &small, &said).await?);
+        at_huge.push(time_appends(stage, &engine, &huge, &said).await?);
+    }
+    stage.close("huge.db", engine)?;
+    let name = format!("an append to {} entries, beside one to {}", stage.sizes.huge, stage.sizes.small);
+    Ok(Figure::new(AXIS, name, median(at_huge), "µs").over(median(at_small)).goal(Goal::AtMost(1.3)))
+}
+
+async fn time_appends(
+    stage: &Stage,
+    engine: &Engine,
+    session: &SessionId,
+    said: &[Body],
+) -> anyhow::Result<f64> {
+    let start = Instant::now();
+    for body in said {
+        stage.append(engine, session, vec![body.clone()]).await?;
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e6 / said.len() as f64)
+}

@@ -1,0 +1,130 @@
+//! What the engine itself takes of a round: everything but the model and the tool. Both answer at once here, so the time of
+//! a turn is the engine's own. Each round writes two durable batches: the answer with its intent, the result with the next
+//! round's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use sapwood::core::agent::Agent;
+use sapwood::core::content::{Json, ToolCall};
+use sapwood::core::entry::{Stop, Usage};
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Request};
+use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
+use sapwood::core::project::context::Role;
+use sapwood::engine::Backends;
+use sapwood::engine::turn::{SendOptions, Sent, StartOptions};
+use sapwood::store::Durability;
+use sapwood::{Engine, OpenOptions, Part, SessionId};
+
+use crate::bench::bodies::short_bodies;
+use crate::bench::measure::{median, millis};
+use crate::bench::stage::Stage;
+use crate::bench::table::{Figure, Goal};
+
+const AXIS: &str = "turn";
+/// Rounds of a turn, the last of which answers.
+const ROUNDS: usize = 16;
+const TURNS: usize = 15;
+
+pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
+    let memory = sapwood::open_engine("memory:", sapwood::store::OpenOptions::default())?;
+    let in_memory = time_rounds(stage, memory, "turn", 0).await?;
+    let mut durable = Vec::new();
+    let (short, long) = (stage.sizes.small, stage.sizes.long);
+    for (name, entries) in [("short", short), ("long", long)] {
+        let engine = stage.open("turn.db", Durability::Full)?;
+        durable.push(time_rounds(stage, engine, name, entries).await?);
+    }
+    stage.scratch.remove("turn.db");
+    let figure = |name: String, value: f64| Figure::new(AXIS, name, value, "ms");
+    Ok(vec![
+        figure("a round, in memory".to_owned(), in_memory).goal(Goal::AtMost(1.0)),
+        figure(format!("a round, durable, behind {short} entries"), durable[0]).goal(Goal::AtMost(3.0)),
+        figure(format!("a round, durable, behind {long} entries"), durable[1]).goal(Goal::AtMost(3.0)),
+        figure("long beside short".to_owned(), durable[1]).over(durable[0]).goal(Goal::AtMost(1.3)),
+    ])
+}
+
+/// The median time of a round, in a session that has so many entries before a compaction already.
+async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) -> anyhow::Result<f64> {
+    let world =
+        Backends { model: Arc::new(Instant_), tools: Arc::new(Instant_), default_model: "instant".into() };
+    let engine = engine.with_backends(world);
+    let agent = Agent { tools: vec!["look".to_owned()], ..Agent::default_with(Some("instant".into())) };
+    let open = OpenOptions { id: Some(name.parse()?), ..OpenOptions::default() };
+    let options = StartOptions { open, agent, ..StartOptions::default() };
+    let (session, _) = engine.start(&stage.scope, options).await?;
+    stage.fill(&engine, &session, short_bodies(17), entries, |_| ()).await?;
+    let mut times = Vec::with_capacity(TURNS);
+    for _ in 0..TURNS {
+        // Turns begin alike: what the last one said does not count.
+        stage.compact_behind(&engine, &session).await?;
+        times.push(time_turn(stage, &engine, &session).await? / ROUNDS as f64);
+    }
+    Ok(median(times))
+}
+
+async fn time_turn(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<f64> {
+    let start = Instant::now();
+    let words = vec![Part::text("Go on.")];
+    let sent = engine.send(&stage.scope, session, words, SendOptions::default()).await?;
+    let Sent::Started(running) = sent else { anyhow::bail!("the session is busy") };
+    let report = running.ended().await?;
+    anyhow::ensure!(report.ended.is_some_and(|ended| ended.code.is_none()), "the turn failed");
+    Ok(millis(start.elapsed()))
+}
+
+/// A model and a tool that take no time.
+struct Instant_;
+
+#[async_trait]
+impl Model for Instant_ {
+    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+        let asked = request.messages.iter().rev().take_while(|message| message.role != Role::User);
+        let rounds = asked.filter(|message| message.role == Role::Assistant).count();
+        let mut pieces = vec![Piece::Text("Looking.".to_owned())];
+        if rounds + 1 < ROUNDS {
+            let call_id = format!("call-{rounds}");
+            pieces.push(Piece::CallBegan { index: 0, call_id, name: "look".to_owned() });
+        }
+        let usage = Usage { input: 1_000, output: 50, ..Usage::default() };
+        pieces.extend([Piece::Usage(usage), Piece::Stop(Stop::Stop)]);
+        Ok(Box::pin(futures_util::stream::iter(pieces.into_iter().map(Ok))))
+    }
+
+    fn facts(&self, _model: &str) -> ModelFacts {
+        ModelFacts { window_tokens: Some(1_000_000), ..ModelFacts::default() }
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[async_trait]
+impl ToolHost for Instant_ {
+    async fn open(&self, _grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+        let input_schema = Json::from_value(&serde_json::json!({ "type": "object" }));
+        let (name, description) = ("look".to_owned(), "Looks.".to_owned());
+        let spec = ToolSpec { name, description, input_schema, touch: Touch::Reads, replay: Replay::Safe };
+        Ok(Arc::new(Look([spec])))
+    }
+}
+
+struct Look([ToolSpec; 1]);
+
+#[async_trait]
+impl Toolbox for Look {
+    fn specs(&self) -> &[ToolSpec] {
+        &self.0
+    }
+
+    async fn run(&self, _call: &ToolCall) -> ToolOutput {
+        ToolOutput::text("Nothing new.")
+    }
+
+    fn check(&self, _call: &ToolCall) -> Result<(), String> {
+        Ok(())
+    }
+}

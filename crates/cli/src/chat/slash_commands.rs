@@ -1,0 +1,176 @@
+//! What comes of a slash command. Most are commands of `sapwood` with this session filled in.
+
+use std::io::Write;
+
+use clap::Parser;
+use sapwood::core::Kind;
+use sapwood::core::content::joined_text;
+use sapwood::core::entry::Body;
+use sapwood::{ForkAt, OpenOptions, SessionId};
+
+use super::command::{self, Command};
+use super::{Chat, pick_session, status};
+use crate::args::Cli;
+use crate::failure::{Failure, Result};
+use crate::render::{BOLD, DIM, GREEN, clean};
+
+/// Models that are offered.
+const MODELS_SHOWN_MAX: usize = 30;
+
+impl Chat<'_> {
+    pub(super) async fn obey(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Help => self.show_help(),
+            Command::Quit => Ok(()),
+            Command::Undo => self.undo().await,
+            Command::Fork { at } => self.fork(at).await,
+            Command::New { agent } => self.begin_anew(agent).await,
+            Command::Agent { name: None } => self.show_agent().await,
+            Command::Agent { name } => self.begin_anew(name).await,
+            Command::Model { name: None } => self.show_models().await,
+            Command::Model { name: Some(name) } => self.change_model(&name).await,
+            Command::Export { file } => self.export(file).await,
+            Command::Skill { words } => self.skill(&words).await,
+            Command::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
+            Command::Open { session } => {
+                let session = self.app.session_to_read(&session).await?;
+                self.say(format!("{DIM}session {session}{DIM:#}"))?;
+                self.enter(session).await
+            }
+            Command::Run { words } => {
+                let session = self.here()?.to_string();
+                let (name, rest) = words.split_first().ok_or_else(nothing_said)?;
+                let rest = rest.iter().map(String::as_str);
+                let words: Vec<&str> = [name.as_str(), &session].into_iter().chain(rest).collect();
+                self.run_command(&words).await
+            }
+        }
+    }
+
+    /// The session, if there is one yet.
+    fn here(&self) -> Result<SessionId> {
+        self.session.clone().ok_or_else(nothing_said)
+    }
+
+    fn show_help(&mut self) -> Result<()> {
+        let rows = command::help();
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let mut lines: Vec<String> = rows
+            .iter()
+            .map(|(name, about)| format!("  {BOLD}{name:width$}{BOLD:#}  {DIM}{about}{DIM:#}"))
+            .collect();
+        lines.push(String::new());
+        let more = [
+            "Alt-Enter, or \\ at the end, begins another line; a paste keeps its lines.",
+            "While a turn runs, a line that you type is added to it, and Ctrl-C cancels it.",
+            "Also: /show /context /feed /ledger /info /label /rename /trim /uncompact …",
+        ];
+        lines.extend(more.map(|line| format!("{DIM}{line}{DIM:#}")));
+        self.screen.settle(&lines)
+    }
+
+    /// Runs a command of `sapwood` as if it had been typed in a shell.
+    async fn run_command(&mut self, words: &[&str]) -> Result<()> {
+        let words = std::iter::once("sapwood").chain(words.iter().copied());
+        let cli = Cli::try_parse_from(words).map_err(|error| crate::args::usage_failure(&error))?;
+        Box::pin(crate::cmd::dispatch(self.app, cli.command)).await?;
+        Ok(self.app.out.flush()?)
+    }
+
+    /// Back to before the last thing the user said, with the words in the prompt again.
+    async fn undo(&mut self) -> Result<()> {
+        let session = self.here()?;
+        let path = self.app.engine.path(&self.app.scope, &session, None).await?;
+        let said = path.iter().rposition(|entry| entry.meta.kind == Kind::UserMessage);
+        let at = said.ok_or_else(|| Failure::usage("there is nothing to undo", "say something first"))?;
+        match at.checked_sub(1).map(|before| path[before].meta.id) {
+            Some(before) => self.app.engine.branch(&self.app.scope, &session, before, None).await?,
+            None => self.app.engine.reset(&self.app.scope, &session).await?,
+        };
+        if let Body::UserMessage(message) = &path[at].body {
+            self.typed = joined_text(&message.parts);
+        }
+        self.say(format!("{DIM}back to before it; /tree shows what was left{DIM:#}"))
+    }
+
+    async fn fork(&mut self, at: Option<String>) -> Result<()> {
+        let source = self.here()?;
+        let at = match at {
+            Some(at) => {
+                ForkAt::Entry(self.app.engine.find_entry(&self.app.scope, &source, &at).await?.meta.seq)
+            }
+            None => ForkAt::Leaf,
+        };
+        let fork = self.app.engine.fork(&self.app.scope, &source, at, OpenOptions::default()).await?;
+        self.session = Some(fork.clone());
+        self.say(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}the other one: {source}{DIM:#}"))
+    }
+
+    async fn begin_anew(&mut self, agent: Option<String>) -> Result<()> {
+        if agent.is_some() || self.session.is_some() {
+            let config = &self.app.place.config;
+            self.opening.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
+        }
+        if let Some(left) = self.session.take() {
+            self.say(format!("{DIM}left session {left}{DIM:#}"))?;
+        }
+        self.always.clear();
+        self.greet().await
+    }
+
+    async fn show_agent(&mut self) -> Result<()> {
+        let agent = match &self.session {
+            Some(session) => self.app.engine.agent_of(&self.app.scope, session).await?,
+            None => self.opening.agent.clone(),
+        };
+        let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };
+        self.screen.settle(&[
+            format!("{BOLD}{}{BOLD:#}  {DIM}frozen into the session when it began{DIM:#}", clean(&agent.id)),
+            format!("  {DIM}tools{DIM:#} {}", clean(&tools)),
+        ])
+    }
+
+    async fn show_models(&mut self) -> Result<()> {
+        let now = match &self.session {
+            Some(session) => status::model_of(self.app, session).await?,
+            None => self.opening.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
+        };
+        let names = self.app.model.as_ref().map(|models| models.names()).unwrap_or_default();
+        let mut lines = vec![format!("{BOLD}{}{BOLD:#}", clean(&now))];
+        let others = names.iter().filter(|name| **name != now).take(MODELS_SHOWN_MAX);
+        lines.extend(others.map(|name| format!("  {DIM}{}{DIM:#}", clean(name))));
+        self.screen.settle(&lines)
+    }
+
+    async fn change_model(&mut self, name: &str) -> Result<()> {
+        match self.session.clone() {
+            Some(session) => pick_session::change_model(self.app, &session, name).await?,
+            None => self.opening.agent.model = Some(name.to_owned()),
+        }
+        self.say(format!("{GREEN}✓{GREEN:#} {} answers from now on", clean(name)))
+    }
+
+    async fn skill(&mut self, words: &[String]) -> Result<()> {
+        let session = self.session.as_ref().map(ToString::to_string);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match (words.as_slice(), session.as_deref()) {
+            ([], None) => self.run_command(&["skill", "ls"]).await,
+            ([], Some(session)) => self.run_command(&["skill", "ls", "--session", session]).await,
+            ([verb @ ("on" | "off"), name], Some(session)) => {
+                self.run_command(&["skill", verb, session, name]).await
+            }
+            (["on" | "off", _], None) => Err(nothing_said()),
+            _ => Err(Failure::usage("/skill takes on NAME or off NAME", "/skill alone shows them")),
+        }
+    }
+
+    async fn export(&mut self, file: Option<String>) -> Result<()> {
+        let session = self.here()?.to_string();
+        let file = file.unwrap_or_else(|| format!("{session}.jsonl"));
+        self.run_command(&["export", &session, "-o", &file]).await
+    }
+}
+
+fn nothing_said() -> Failure {
+    Failure::usage("there is no session yet", "say something first: that begins one")
+}

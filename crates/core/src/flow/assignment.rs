@@ -1,0 +1,262 @@
+//! What a role's session knows of the node it is at, and which handoffs are right there. It stands in the session's log, so
+//! whoever carries a turn of the role on knows it too, in any process.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::event::{info_of, read_info};
+use super::graph::{Consent, EdgeKind, HandoffBy, Node, Route};
+use super::machine::VisitKey;
+use super::state::{EdgeStatus, FEEDBACK, RunState};
+use crate::content::ToolCall;
+use crate::entry::{Body, CustomInfo};
+
+/// The `custom_type` under which a role's session says where it is.
+pub const POST_INFO: &str = "sapwood.flow_post";
+pub const HANDOFF_TOOL: &str = "handoff";
+/// Longest artifact that a handoff may carry itself, in bytes.
+pub const CONTENT_BYTES_MAX: usize = 1 << 20;
+/// Longest name of an artifact, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A node, seen from the session that works there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    pub run: String,
+    pub flow: String,
+    pub role: String,
+    pub node: String,
+    pub visit: u32,
+    pub attempt: u32,
+    pub record_folder: String,
+    pub handoff: HandoffBy,
+    pub route: Route,
+    /// Whether a person agrees to forward handoffs, or to the whole visit.
+    pub consent: Consent,
+    pub forward: Vec<Target>,
+    pub backward: Vec<String>,
+    pub received_from: Vec<String>,
+}
+
+/// A forward edge that leaves the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    pub node: String,
+    /// What the artifact has to be called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<String>,
+    /// Whether it was handed over at an earlier visit.
+    #[serde(default)]
+    pub done: bool,
+}
+
+/// The input of the handoff tool: exactly one of the four.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Handoff {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<HandoffTarget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoffTarget {
+    pub node: String,
+    /// The artifact's name.
+    pub artifact: String,
+    /// Its text; without one it is an artifact that the session has put already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+impl Handoff {
+    pub fn of_call(call: &ToolCall) -> Result<Self, String> {
+        serde_json::from_str(call.input.get()).map_err(|error| error.to_string())
+    }
+}
+
+impl Assignment {
+    /// The post of a visit.
+    pub fn of(state: &RunState, node: &Node, key: &VisitKey) -> Self {
+        let target = |(at, edge): (usize, &super::Edge)| Target {
+            node: edge.to.clone(),
+            artifact: edge.artifact.clone(),
+            done: state.edge(at) == EdgeStatus::Completed,
+        };
+        let back = state.edges_from(&node.id, EdgeKind::Backward).map(|(_, edge)| edge.to.clone());
+        let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
+        Self {
+            run: state.run.clone(),
+            flow: state.flow.title().to_owned(),
+            role: node.who().to_owned(),
+            node: node.id.clone(),
+            visit: key.visit,
+            attempt: key.attempt,
+            record_folder: state.record_folder(node),
+            handoff: node.handoff,
+            route: node.route,
+            consent: node.consent,
+            forward: state.edges_from(&node.id, EdgeKind::Forward).map(target).collect(),
+            backward: back.collect(),
+            received_from: received.iter().map(|received| received.from.clone()).collect(),
+        }
+    }
+
+    pub fn to_body(&self) -> Body {
+        info_of(POST_INFO, self).into()
+    }
+
+    pub fn of_info(info: &CustomInfo) -> Option<Self> {
+        read_info(POST_INFO, info)
+    }
+
+    pub fn of_body(body: &Body) -> Option<Self> {
+        match body {
+            Body::CustomInfo(info) => Self::of_info(info),
+            _ => None,
+        }
+    }
+
+    pub fn is_of(&self, run: &str, key: &VisitKey) -> bool {
+        self.run == run && self.node == key.node && self.visit == key.visit && self.attempt == key.attempt
+    }
+
+    /// Whether nothing may be told to a model before a person agrees.
+    pub fn needs_consent_first(&self) -> bool {
+        self.node == FEEDBACK && self.consent == Consent::Person
+    }
+
+    /// Whether the role has to call the handoff tool here.
+    pub fn has_tool(&self) -> bool {
+        self.handoff == HandoffBy::Tool
+    }
+
+    /// What is still owed after these handoffs. Of a choice, one is owed until one is made.
+    pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
+        let targets = handed.iter().flat_map(|h| &h.targets);
+        let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();
+        let is_over = |h: &Handoff| {
+            h.closed.is_some() || h.wait.is_some() || h.targets.iter().any(|t| self.is_backward(&t.node))
+        };
+        let is_done = |target: &Target| target.done || named.contains(target.node.as_str());
+        if handed.iter().any(is_over) || (self.route == Route::Any && self.forward.iter().any(is_done)) {
+            return Vec::new();
+        }
+        self.forward.iter().filter(|target| !is_done(target)).collect()
+    }
+
+    /// Whether the role has ended its visit.
+    pub fn is_ended_by(&self, handed: &[Handoff]) -> bool {
+        !handed.is_empty() && self.owed(handed).is_empty()
+    }
+
+    pub fn is_backward(&self, node: &str) -> bool {
+        self.backward.iter().any(|known| known == node)
+    }
+
+    /// What is wrong with a handoff, in words the role can act on.
+    pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
+        let said = [&handoff.closed, &handoff.prompt, &handoff.wait];
+        let kinds = usize::from(!handoff.targets.is_empty()) + said.iter().filter(|s| s.is_some()).count();
+        if kinds != 1 {
+            return Err("give exactly one of targets, closed, prompt and wait".to_owned());
+        }
+        if said.into_iter().flatten().any(|text| text.trim().is_empty()) {
+            return Err("say why, or what is asked: the text is empty".to_owned());
+        }
+        let backwards = handoff.targets.iter().filter(|target| self.is_backward(&target.node)).count();
+        if backwards > 0 && handoff.targets.len() > 1 {
+            return Err("what goes back goes alone: hand over one target".to_owned());
+        }
+        let forward: BTreeMap<&str, &Target> =
+            self.forward.iter().map(|known| (known.node.as_str(), known)).collect();
+        let mut seen = BTreeSet::new();
+        for target in &handoff.targets {
+            self.check_target(target, forward.get(target.node.as_str()).copied())?;
+            if !seen.insert(&target.node) {
+                return Err(format!("{} is named twice", target.node));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_target(&self, target: &HandoffTarget, forward: Option<&Target>) -> Result<(), String> {
+        let HandoffTarget { node, artifact, content } = target;
+        if forward.is_none() && !self.is_backward(node) {
+            return Err(format!("{node} is no target of this node; {}", self.targets_text()));
+        }
+        if let Some(done) = forward.filter(|known| known.done) {
+            return Err(format!(
+                "{} has its artifact from an earlier visit; {}",
+                done.node,
+                self.targets_text()
+            ));
+        }
+        if artifact.trim().is_empty() || artifact.len() > NAME_BYTES_MAX {
+            return Err(format!("the artifact for {node} needs a name of 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if let Some(wanted) =
+            forward.and_then(|known| known.artifact.as_ref()).filter(|name| *name != artifact)
+        {
+            return Err(format!(
+                "the artifact for {node} has to be called {wanted}, and is called {artifact}"
+            ));
+        }
+        match content {
+            Some(text) if text.trim().is_empty() => Err(format!("the artifact for {node} is empty")),
+            Some(text) if text.len() > CONTENT_BYTES_MAX => {
+                Err(format!("the artifact for {node} is over {CONTENT_BYTES_MAX} bytes"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The targets, for whoever has to choose one.
+    pub fn targets_text(&self) -> String {
+        let forward = self.forward.iter().filter(|target| !target.done).map(|target| target.node.as_str());
+        let forward: Vec<&str> = forward.collect();
+        let mut text = match forward.as_slice() {
+            [] => "there is no forward target here: end with closed".to_owned(),
+            names => format!("forward targets: {}", names.join(", ")),
+        };
+        if !self.backward.is_empty() {
+            text.push_str(&format!("; targets to hand back to: {}", self.backward.join(", ")));
+        }
+        text
+    }
+
+    /// What a call of the handoff tool asks a person, if it does.
+    pub fn question(&self, call: &ToolCall) -> Option<Question> {
+        if call.name != HANDOFF_TOOL {
+            return None;
+        }
+        let handoff = Handoff::of_call(call).ok()?;
+        if let Some(prompt) = handoff.prompt {
+            return Some(Question::Prompt(prompt));
+        }
+        let is_forward = |target: &HandoffTarget| !self.is_backward(&target.node);
+        let forward: Vec<&HandoffTarget> = handoff.targets.iter().filter(|t| is_forward(t)).collect();
+        if self.consent != Consent::Person || forward.is_empty() {
+            return None;
+        }
+        let line = |target: &&HandoffTarget| format!("{} to {}", target.artifact, target.node);
+        let what: Vec<String> = forward.iter().map(line).collect();
+        Some(Question::Agree(format!("May {} hand over {}?", self.role, what.join(", "))))
+    }
+}
+
+/// What a person is asked about a handoff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// Something the role wants to know: the answer is the call's result.
+    Prompt(String),
+    /// Whether it may be handed over.
+    Agree(String),
+}

@@ -1,0 +1,218 @@
+//! What roles are told: the system prompt that is built once, the note that a node is entered with, what is carried through
+//! a compaction. And the templates that prompts are.
+
+use std::collections::BTreeMap;
+
+use super::assignment::{Assignment, Handoff};
+use super::event::{Artifact, Received};
+use super::graph::{Consent, Flow, HandoffBy, Node};
+use super::state::RunState;
+
+/// What a role is asked after the forward pass, if the flow does not say.
+pub const REFLECT: &str = "The work is done. Look back at what you did in this run: what went well, what went wrong, what \
+    was missing or unclear in what you were given, and what should be done differently next time. Write your findings.";
+/// What the feedback role is asked, if the flow does not say.
+pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run that you did not take part in. Write \
+    feedback for whoever keeps this flow: what to change, and why, the most important first.";
+/// Longest line of a note that tells what the work is about, in characters.
+const WORK_CHARS_MAX: usize = 200;
+
+/// The names between double braces, in the order of the text.
+pub fn template_names(template: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = template;
+    while let Some((_, after)) = rest.split_once("{{") {
+        let Some((name, behind)) = after.split_once("}}") else { break };
+        names.push(name.trim().to_owned());
+        rest = behind;
+    }
+    names
+}
+
+/// The prompt of a node, with what it names put in.
+pub fn render_prompt(state: &RunState, node: &Node) -> String {
+    let Some(template) = node.prompt.as_deref() else {
+        return format!("Do the work of node {}.", node.id);
+    };
+    let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
+    // What came last from a node counts.
+    let came: BTreeMap<&str, &str> =
+        received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
+    let mut text = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let Some((name, behind)) = after.split_once("}}") else { break };
+        text.push_str(before);
+        text.push_str(value_of(state, &came, name.trim()));
+        rest = behind;
+    }
+    text.push_str(rest);
+    text
+}
+
+/// The run's input; else what came from that node now, or what it said.
+fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
+    if name == "input" {
+        return &state.input;
+    }
+    let said = || state.nodes.get(name).map(|node| node.said.as_str());
+    came.get(name).copied().or_else(said).unwrap_or_default()
+}
+
+/// Who the role is, where it keeps its records, how it hands over, and what it has to have read. Built once for a session,
+/// and kept there.
+pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) -> String {
+    let flow = &state.flow;
+    let mut parts: Vec<String> = vec![announcement(flow, node)];
+    parts.extend(agent_prompt.map(str::to_owned));
+    parts.push(format!(
+        "Your record folder is {}, below the working directory. What you want to find again, keep there.",
+        state.record_folder(node)
+    ));
+    if node.handoff == HandoffBy::Tool {
+        parts.push(CONTRACT.to_owned());
+    }
+    let role = node.role.as_deref().and_then(|role| flow.role(role));
+    let of_role: &[String] = role.map(|role| role.readings.as_slice()).unwrap_or_default();
+    parts.extend(readings_text(flow, of_role));
+    parts.join("\n\n")
+}
+
+fn announcement(flow: &Flow, node: &Node) -> String {
+    let who = node.who();
+    let mut text = format!("You are {who} in the flow {:?}.", flow.title());
+    if let Some(about) = node.role.as_deref().and_then(|role| flow.role(role)?.description.as_deref()) {
+        text.push(' ');
+        text.push_str(about);
+    }
+    text.push_str(
+        " You work on one node of the flow at a time. What others hand to you, and what is owed by you, is said in a note \
+         when you enter a node; this conversation goes on from node to node.",
+    );
+    text
+}
+
+const CONTRACT: &str = "\
+You end your work on a node with the tool `handoff`, and with nothing else. Its input is exactly one of:
+- `targets`: a list of {node, artifact, content}: the artifact's name and text for each node you hand to. Without \
+`content` the artifact is one that you put before, by its name.
+- `closed`: why the work ends here and nothing is handed on.
+- `prompt`: a question to a person. The answer comes back to you, and you go on.
+- `wait`: what you wait for. You are called again when something is handed to you.
+Every forward target that is owed needs its artifact. A wrong handoff comes back as an error that says what to mend.";
+
+fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
+    let texts: Vec<String> = names
+        .iter()
+        .filter_map(|name| flow.readings.get(name).map(|text| format!("## {name}\n\n{}", text.trim_end())))
+        .collect();
+    (!texts.is_empty()).then(|| format!("# Required readings\n\n{}", texts.join("\n\n")))
+}
+
+/// The note that a node is entered with.
+pub fn entry_note(state: &RunState, node: &Node, post: &Assignment) -> String {
+    let visit = match (post.visit, post.attempt) {
+        (1, 1) => "This is your first visit.".to_owned(),
+        (visit, 1) => format!("You return to it: this is visit {visit}."),
+        (visit, attempt) => format!("Visit {visit} failed before; this is try {attempt}."),
+    };
+    let mut parts = vec![format!("You enter node {} of the flow {:?}. {visit}", post.node, post.flow)];
+    parts.push(format!("The work: {}", work_line(state, node)));
+    if !node.tools.is_empty() {
+        parts.push(format!("Tools meant for it: {}.", node.tools.join(", ")));
+    }
+    parts.extend(readings_text(&state.flow, &node.readings));
+    let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
+    parts.extend(received.iter().filter(|item| item.artifact.bytes > 0).map(received_text));
+    if post.has_tool() {
+        parts.push(owed_text(post, &[]));
+    }
+    parts.join("\n\n")
+}
+
+fn work_line(state: &RunState, node: &Node) -> String {
+    let prompt = render_prompt(state, node);
+    let about = node.name.clone().unwrap_or(prompt);
+    about.lines().next().unwrap_or_default().chars().take(WORK_CHARS_MAX).collect()
+}
+
+fn received_text(item: &Received) -> String {
+    let Artifact { name, text, bytes, blob } = &item.artifact;
+    let mut said = format!("Received from {}: {name} ({bytes} bytes)\n{text}", item.from);
+    if let Some(blob) = blob.filter(|_| item.artifact.is_cut()) {
+        said.push_str(&format!("\n[read on with read_output, output {blob}]"));
+    }
+    said
+}
+
+/// What the node still owes.
+pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
+    let owed = post.owed(handed);
+    let line = |target: &&super::assignment::Target| match &target.artifact {
+        Some(name) => format!("{} (an artifact called {name})", target.node),
+        None => target.node.clone(),
+    };
+    let names: Vec<String> = owed.iter().map(line).collect();
+    let mut text = match names.as_slice() {
+        [] if post.forward.iter().all(|target| target.done) => {
+            "Nothing is owed to a later node: end with closed when you are done.".to_owned()
+        }
+        [] => "Nothing more is owed.".to_owned(),
+        names if post.route == super::Route::Any => {
+            format!("Owed: a handoff to one of {}.", names.join(", "))
+        }
+        names => format!("Owed: a handoff to {}.", names.join(", ")),
+    };
+    let done: Vec<&str> = post.forward.iter().filter(|t| t.done).map(|t| t.node.as_str()).collect();
+    if !done.is_empty() {
+        text.push_str(&format!(" Handed over before: {}.", done.join(", ")));
+    }
+    if !post.backward.is_empty() {
+        text.push_str(&format!(" You may hand back to {}, and then wait.", post.backward.join(", ")));
+    }
+    if post.consent == Consent::Person {
+        text.push_str(" A person agrees to what you hand forward.");
+    }
+    text
+}
+
+/// What stands in the place of a user's words when a role has to mend its handoff.
+pub fn repair_words(post: &Assignment, handed: &[Handoff]) -> String {
+    format!("End the node with the tool handoff. {}", owed_text(post, handed))
+}
+
+/// What is carried through a compaction word for word.
+pub fn standing(post: &Assignment, handed: &[Handoff], last_user_text: &str) -> String {
+    let done = post.forward.iter().filter(|target| target.done).map(|target| target.node.as_str());
+    let now = handed.iter().flat_map(|handoff| &handoff.targets).map(|target| target.node.as_str());
+    let edges: Vec<String> = done.chain(now).map(|to| format!("{} → {to}", post.node)).collect();
+    let came: Vec<String> = post.received_from.iter().map(|from| format!("{from} → {}", post.node)).collect();
+    let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
+    let mut text = format!(
+        "Flow: {}\nRun: {}\nRole: {}\nNode: {} (visit {})\nRecord folder: {}\nReceived over: {}\nCompleted edges here: {}",
+        post.flow,
+        post.run,
+        post.role,
+        post.node,
+        post.visit,
+        post.record_folder,
+        list(came),
+        list(edges),
+    );
+    if post.has_tool() {
+        text.push('\n');
+        text.push_str(&owed_text(post, handed));
+    }
+    if !last_user_text.is_empty() {
+        text.push_str("\nThe last user text, word for word:\n");
+        text.push_str(last_user_text);
+    }
+    text
+}
+
+/// What fresh eyes are shown.
+pub fn feedback_words(state: &RunState, node: &Node) -> String {
+    let findings = state.findings();
+    let texts: Vec<String> = findings.iter().map(|(role, text)| format!("## {role}\n\n{text}")).collect();
+    format!("{}\n\n{}", render_prompt(state, node), texts.join("\n\n"))
+}

@@ -1,0 +1,110 @@
+//! Which sessions a list is narrowed to: one rule for every store, for searches and for every client. Pure.
+
+use super::summary::Summary;
+use crate::port::store::ListFilter;
+
+/// Words of a title that are looked for; more than that are left out.
+const WORDS_MAX: usize = 16;
+
+/// A filter, made ready for many sessions.
+#[derive(Debug, Clone)]
+pub struct SessionFilter<'a> {
+    filter: &'a ListFilter,
+    title: Title,
+}
+
+impl<'a> SessionFilter<'a> {
+    pub fn of(filter: &'a ListFilter) -> Self {
+        Self { filter, title: Title::of(filter.title.as_deref().unwrap_or_default()) }
+    }
+
+    pub fn includes(&self, summary: &Summary) -> bool {
+        let filter = self.filter;
+        filter.state.is_none_or(|state| summary.state == state)
+            && (filter.cwd.is_none() || summary.cwd == filter.cwd)
+            && (filter.agent.is_none() || summary.agent == filter.agent)
+            && filter.owner.as_ref().is_none_or(|owner| summary.owner == *owner)
+            && filter.since.is_none_or(|since| summary.updated_at >= since)
+            && filter.until.is_none_or(|until| summary.updated_at < until)
+            && filter.id_prefix.as_ref().is_none_or(|prefix| summary.id.as_str().starts_with(prefix.as_str()))
+            && self.title.names(summary)
+    }
+}
+
+/// Words that are all in what a session is called, whatever their case. Marks that a search would obey are passed over.
+#[derive(Debug, Clone)]
+pub struct Title(Vec<String>);
+
+impl Title {
+    pub fn of(text: &str) -> Self {
+        let lower = text.to_lowercase();
+        let words = lower.split_whitespace().map(|word| word.trim_matches(['*', '"']));
+        Self(words.filter(|word| !word.is_empty()).take(WORDS_MAX).map(str::to_owned).collect())
+    }
+
+    pub fn names(&self, summary: &Summary) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let shown = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or_default();
+        let (shown, id) = (shown.to_lowercase(), summary.id.as_str().to_lowercase());
+        self.0.iter().all(|word| shown.contains(word) || id.contains(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TimestampMs;
+    use crate::port::store::NewSession;
+    use crate::scope::Principal;
+
+    fn called(id: &str, title: Option<&str>) -> Summary {
+        let new = NewSession {
+            title: title.map(str::to_owned),
+            ..NewSession::new(id.parse().unwrap(), TimestampMs(1_000))
+        };
+        Summary::new(&new, Principal::System)
+    }
+
+    fn is_named(text: &str, summary: &Summary) -> bool {
+        let filter = ListFilter { title: Some(text.to_owned()), ..ListFilter::default() };
+        SessionFilter::of(&filter).includes(summary)
+    }
+
+    #[test]
+    fn every_word_is_in_the_title_or_the_id_whatever_its_case() {
+        let summary = called("river-7", Some("The Längste Winter"));
+        for text in ["", "  ", "winter", "WIN", "längste the", "RIVER winter", "\"the\" win*"] {
+            assert!(is_named(text, &summary), "{text:?}");
+        }
+        assert!(!is_named("winter summer", &summary));
+        assert!(!is_named("7 8", &summary));
+    }
+
+    #[test]
+    fn what_stands_in_for_a_missing_title_counts_as_one() {
+        let mut summary = called("s", None);
+        assert!(!is_named("hello", &summary));
+        summary.preview = Some("Hello there".to_owned());
+        assert!(is_named("hello", &summary));
+        summary.title = Some("Named".to_owned());
+        assert!(!is_named("hello", &summary), "the list shows the title instead");
+    }
+
+    #[test]
+    fn a_span_of_time_begins_with_its_first_moment_and_ends_before_its_last() {
+        let summary = called("s", None);
+        let within = |since, until| {
+            let filter = ListFilter {
+                since: Some(TimestampMs(since)),
+                until: Some(TimestampMs(until)),
+                ..ListFilter::default()
+            };
+            SessionFilter::of(&filter).includes(&summary)
+        };
+        assert!(within(1_000, 1_001));
+        assert!(!within(1_001, 2_000));
+        assert!(!within(0, 1_000));
+    }
+}

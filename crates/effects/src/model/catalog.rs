@@ -1,0 +1,186 @@
+//! What is known about models: windows, prices, and how each is asked to think. The rows are data (`data/models.toml`);
+//! a table of the same shape that the caller gives wins over them, row by row.
+
+use std::collections::BTreeMap;
+
+use sapwood_core::port::model::{ModelFacts, Price};
+use serde::Deserialize;
+
+use super::SettingsError;
+
+const SHIPPED: &str = include_str!("../../data/models.toml");
+/// Billionths of a dollar per token, for one dollar per million tokens.
+const NANO_PER_DOLLAR_PER_MILLION: f64 = 1_000.0;
+/// The shortest ending that is taken for an edition, so that `claude-opus-4` is not a row for `claude-opus-4-5`.
+const EDITION_CHARS_MIN: usize = 3;
+
+type Rows = BTreeMap<String, Row>;
+
+/// Rows by provider and name.
+#[derive(Debug, Clone)]
+pub struct Catalog(BTreeMap<String, Rows>);
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    pub window: Option<u64>,
+    pub output: Option<u64>,
+    #[serde(default)]
+    pub thinking: ThinkingStyle,
+    pub price: Option<Dollars>,
+}
+
+/// How a model wants to be asked to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThinkingStyle {
+    /// Not in any table: it is asked in the way its provider's newest models are.
+    #[default]
+    Unknown,
+    None,
+    Budget,
+    Adaptive,
+    /// It thinks unless it is told not to.
+    AdaptiveByDefault,
+    Effort,
+    Level,
+}
+
+/// US dollars per million tokens, as providers publish them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dollars {
+    pub input: f64,
+    pub output: f64,
+    #[serde(default)]
+    pub cache_read: f64,
+    #[serde(default)]
+    pub cache_write: f64,
+}
+
+impl Dollars {
+    fn price(&self) -> Price {
+        // A float becomes an integer by saturating: a negative price in somebody's table is nothing.
+        let nano = |dollars: f64| (dollars * NANO_PER_DOLLAR_PER_MILLION).round() as u64;
+        Price {
+            input: nano(self.input),
+            output: nano(self.output),
+            cache_read: nano(self.cache_read),
+            cache_write: nano(self.cache_write),
+        }
+    }
+}
+
+impl Row {
+    pub fn facts(&self) -> ModelFacts {
+        ModelFacts {
+            window_tokens: self.window,
+            output_tokens_max: self.output,
+            price: self.price.as_ref().map(Dollars::price),
+        }
+    }
+}
+
+impl Catalog {
+    /// The rows that come with the program, and over them those of `given`.
+    pub fn load(given: Option<&str>) -> Result<Self, SettingsError> {
+        let mut table = parse(SHIPPED)?;
+        for (provider, rows) in given.map(parse).transpose()?.unwrap_or_default() {
+            table.entry(provider).or_default().extend(rows);
+        }
+        Ok(Self(table))
+    }
+
+    /// The row of exactly this name, else of the name without its edition, else of the longest pattern.
+    pub fn row(&self, provider: &str, name: &str) -> Row {
+        let Some(rows) = self.0.get(provider) else { return Row::default() };
+        let edition_of = |(known, _): &(&String, &Row)| is_edition(name, known);
+        let found = rows.get(name).or_else(|| rows.iter().find(edition_of).map(|(_, row)| row));
+        found.or_else(|| by_pattern(rows, name)).cloned().unwrap_or_default()
+    }
+
+    /// The row of a provider's own name; else that of the provider whose protocol it speaks, without the price: what a
+    /// gateway asks for a model is its own affair.
+    pub fn row_or_kin(&self, provider: &str, kin: &str, name: &str) -> Row {
+        let own = self.row(provider, name);
+        if own != Row::default() || provider == kin {
+            return own;
+        }
+        Row { price: None, ..self.row(kin, name.rsplit('/').next().unwrap_or(name)) }
+    }
+
+    /// The names of a provider's models, without patterns.
+    pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
+        let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
+        names.map(String::as_str).filter(|name| !name.starts_with('*'))
+    }
+}
+
+fn parse(text: &str) -> Result<BTreeMap<String, Rows>, SettingsError> {
+    toml::from_str(text).map_err(|error| SettingsError::Catalog { why: error.to_string() })
+}
+
+fn is_edition(name: &str, known: &str) -> bool {
+    let Some(rest) = name.strip_prefix(known).and_then(|rest| rest.strip_prefix('-')) else { return false };
+    let is_number = rest.chars().all(|letter| letter.is_ascii_digit() || letter == '-');
+    rest == "latest" || (is_number && rest.len() >= EDITION_CHARS_MIN)
+}
+
+fn by_pattern<'a>(rows: &'a Rows, name: &str) -> Option<&'a Row> {
+    let fits =
+        rows.iter().filter(|(known, _)| known.strip_prefix('*').is_some_and(|end| name.ends_with(end)));
+    fits.max_by_key(|(known, _)| known.len()).map(|(_, row)| row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(provider: &str, name: &str) -> ModelFacts {
+        Catalog::load(None).unwrap().row(provider, name).facts()
+    }
+
+    #[test]
+    fn a_price_per_million_becomes_billionths_per_token() {
+        let price = facts("anthropic", "claude-sonnet-4-5").price.unwrap();
+        let expected = Price { input: 3_000, output: 15_000, cache_read: 300, cache_write: 3_750 };
+        assert_eq!(price, expected);
+        assert_eq!(facts("openai", "gpt-5-nano").price.unwrap().cache_read, 5);
+    }
+
+    #[test]
+    fn an_edition_has_its_models_row_and_a_sibling_has_not() {
+        let whole = facts("anthropic", "claude-opus-4-5");
+        assert_eq!(facts("anthropic", "claude-opus-4-5-20251101"), whole);
+        assert_eq!(facts("openai", "gpt-5-2025-08-07"), facts("openai", "gpt-5"));
+        assert_eq!(facts("anthropic", "claude-opus-4-5-9"), ModelFacts::default());
+        assert_eq!(facts("openai", "gpt-5-giant"), ModelFacts::default());
+    }
+
+    #[test]
+    fn a_local_model_is_free_and_an_unknown_one_is_unpriced() {
+        assert_eq!(facts("ollama", "qwen3:8b").price, Some(Price::default()));
+        assert_eq!(facts("ollama", "gpt-oss:120b-cloud").price, None);
+        assert_eq!(facts("somewhere", "x").price, None);
+    }
+
+    #[test]
+    fn a_gateway_knows_its_models_but_not_their_price() {
+        let table = Catalog::load(Some("[gate]\n\"big\" = { window = 5 }")).unwrap();
+        let row = table.row_or_kin("gate", "openai", "openai/gpt-5");
+        assert_eq!((row.window, row.price), (Some(272_000), None));
+        assert_eq!(table.row_or_kin("gate", "openai", "big").window, Some(5));
+        assert!(table.row_or_kin("openai", "openai", "gpt-5").price.is_some());
+    }
+
+    #[test]
+    fn a_table_of_ones_own_wins_row_by_row() {
+        let own = "[openai]\n\"gpt-5\" = { window = 1000 }\n[lab]\n\"*\" = { window = 5, price = { input = 0.5, output = 1.0 } }";
+        let table = Catalog::load(Some(own)).unwrap();
+        assert_eq!(table.row("openai", "gpt-5").facts().window_tokens, Some(1000));
+        assert_eq!(table.row("openai", "gpt-5").facts().price, None);
+        assert!(table.row("openai", "gpt-5-mini").facts().price.is_some());
+        assert_eq!(table.row("lab", "anything").facts().price.unwrap().input, 500);
+        assert!(Catalog::load(Some("[openai]\n\"x\" = { windows = 1 }")).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! What somebody wants from the demo model, read from plain words: a verb at the beginning, and what follows it. Inputs are
+//! made for the tools that the request really has, by the names in their schemas.
+
+use sapwood_core::port::tool::ToolSpec;
+use serde_json::{Map, Value, json};
+
+use super::words::WORDS_MAX;
+
+/// Most calls that one message asks for.
+const CALLS_MAX: usize = 8;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Intent {
+    Hello,
+    /// Tools and their inputs.
+    Calls(Vec<(String, Value)>),
+    /// A tool would be needed that is not there.
+    NoTool(String),
+    Words(usize),
+    Think(String),
+    Recall,
+    Summary,
+    /// Tools have answered.
+    Report,
+    Other(String),
+}
+
+impl Intent {
+    pub fn calls(&self) -> &[(String, Value)] {
+        match self {
+            Intent::Calls(calls) => calls,
+            _ => &[],
+        }
+    }
+
+    pub fn thought(&self) -> String {
+        let what = match self {
+            Intent::Calls(calls) => format!("This needs {} of the tools I was given.", calls.len()),
+            Intent::Think(what) => {
+                format!("What is there to say about {what}? It has parts, and they hang together.")
+            }
+            Intent::Report => "The tools have answered, so I can tell what they said.".to_owned(),
+            _ => "This needs no tool, so I can answer at once.".to_owned(),
+        };
+        format!("Let me see what is wanted. {what}")
+    }
+}
+
+/// What can be asked for with a tool: how it begins, the tools that can do it (the first that is there is used), and the
+/// fields that take what follows.
+struct Verb {
+    begins: &'static [&'static str],
+    tools: &'static [&'static str],
+    fields: &'static [&'static str],
+    /// What is meant when nothing follows.
+    alone: Option<&'static str>,
+}
+
+const VERBS: &[Verb] = &[
+    Verb { begins: &["git status"], tools: &["git_status"], fields: &[], alone: Some("") },
+    Verb { begins: &["git diff"], tools: &["git_diff"], fields: &["path"], alone: Some("") },
+    Verb {
+        begins: &["git commit", "commit"],
+        tools: &["git_commit"],
+        fields: &["message"],
+        alone: Some("A commit of the demo model"),
+    },
+    Verb {
+        begins: &["read", "show me", "open"],
+        tools: &["read_file"],
+        fields: &["path", "file"],
+        alone: None,
+    },
+    Verb {
+        begins: &["list files in", "list", "ls"],
+        tools: &["list_directory"],
+        fields: &["path", "directory"],
+        alone: Some("."),
+    },
+    Verb {
+        begins: &["find files", "find"],
+        tools: &["find_files"],
+        fields: &["pattern", "glob"],
+        alone: None,
+    },
+    Verb {
+        begins: &["search for", "search", "grep"],
+        tools: &["search_text"],
+        fields: &["pattern", "query", "text", "regex"],
+        alone: None,
+    },
+    Verb { begins: &["run", "execute"], tools: &["run_command"], fields: &["command", "cmd"], alone: None },
+    Verb { begins: &["fetch", "get"], tools: &["http_request"], fields: &["url"], alone: None },
+    Verb { begins: &["ask me", "ask"], tools: &["ask_user"], fields: &["question", "prompt"], alone: None },
+    Verb { begins: &["delegate"], tools: &["delegate"], fields: &["task", "prompt", "input"], alone: None },
+    Verb { begins: &["recall"], tools: &["recall"], fields: &["query"], alone: None },
+];
+
+pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Intent {
+    let said = said.trim();
+    let lower = said.to_lowercase();
+    if asks_for_summary(&lower) {
+        return Intent::Summary;
+    }
+    if let Some(count) = word_count(&lower) {
+        return Intent::Words(count);
+    }
+    if let Some(wish) = read_calls(said, tools) {
+        return wish;
+    }
+    let begins = |words: &[&str]| words.iter().any(|word| begins_with_word(&lower, word));
+    match () {
+        () if said.is_empty() || begins(&["hello", "hi", "hey", "help", "what can you", "who are you"]) => {
+            Intent::Hello
+        }
+        () if lower.contains("what is sapwood") => Intent::Hello,
+        () if begins(&["think about", "think"]) => {
+            let what = lower.trim_start_matches("think").trim().trim_start_matches("about").trim();
+            Intent::Think(if what.is_empty() { "trees".to_owned() } else { what.to_owned() })
+        }
+        () if lower.contains("what did i say") || lower.contains("do you remember") => Intent::Recall,
+        () => Intent::Other(said.to_owned()),
+    }
+}
+
+/// At the beginning or on the last line: what stands between may be the conversation that is to be summarised.
+fn asks_for_summary(lower: &str) -> bool {
+    let last = lower.lines().last().unwrap_or_default();
+    ["summarise", "summarize", "write the summary", "write a summary"]
+        .iter()
+        .any(|ask| begins_with_word(lower, ask) || begins_with_word(last, ask))
+}
+
+fn begins_with_word(text: &str, word: &str) -> bool {
+    text.strip_prefix(word).is_some_and(|rest| rest.chars().next().is_none_or(|next| !next.is_alphanumeric()))
+}
+
+/// `write 2000 words`, `give me 300 words about …`.
+fn word_count(lower: &str) -> Option<usize> {
+    let words: Vec<&str> = lower.split_whitespace().take(12).collect();
+    let at =
+        words.iter().position(|word| word.trim_matches(|letter: char| !letter.is_alphabetic()) == "words")?;
+    let count = words.get(at.checked_sub(1)?)?.replace(['_', ','], "").parse::<usize>().ok()?;
+    (count > 0).then_some(count.min(WORDS_MAX))
+}
+
+/// Several calls are joined by `and`, or stand on lines of their own.
+fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
+    if let Some(wish) = read_write(said, tools) {
+        return Some(wish);
+    }
+    let parts = said.split('\n').flat_map(|line| line.split(" and "));
+    let read: Option<Vec<Result<(String, Value), String>>> = parts
+        .filter(|part| !part.trim().is_empty())
+        .take(CALLS_MAX)
+        .map(|part| read_call(part, tools))
+        .collect();
+    // Words around an `and` may belong to one wish: then the whole is read as one.
+    let read =
+        read.filter(|read| !read.is_empty()).or_else(|| read_call(said, tools).map(|call| vec![call]))?;
+    let calls: Result<Vec<(String, Value)>, String> = read.into_iter().collect();
+    Some(match calls {
+        Ok(calls) => Intent::Calls(calls),
+        Err(what) => Intent::NoTool(what),
+    })
+}
+
+/// `write FILE: TEXT` and `write TEXT to FILE`.
+fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
+    let rest = strip_word(said, "write").or_else(|| strip_word(said, "save"))?;
+    let is_file = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
+    let by_colon = rest.split_once(':').map(|(path, text)| (path.trim(), text.trim()));
+    let by_to = rest.rsplit_once(" to ").map(|(text, path)| (path.trim(), text.trim()));
+    let (path, text) = [by_colon, by_to].into_iter().flatten().find(|(path, _)| is_file(path))?;
+    let Some(tool) = tools.iter().find(|tool| tool.name == "write_file") else {
+        return Some(Intent::NoTool(format!("write {path}")));
+    };
+    let mut input = Map::new();
+    set_field(&mut input, tool, &["path", "file"], path);
+    set_field(&mut input, tool, &["content", "text", "contents"], text);
+    Some(Intent::Calls(vec![(tool.name.clone(), Value::Object(input))]))
+}
+
+/// None when the words ask for no tool; an error when they ask for one that is not there.
+fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
+    let said = said.trim().trim_end_matches(['?', '!']);
+    if let Some(rest) = strip_word(said, "use") {
+        return read_use(rest, tools);
+    }
+    for verb in VERBS {
+        let Some(rest) = verb.begins.iter().find_map(|begin| strip_word(said, begin)) else { continue };
+        let rest = rest.trim().trim_matches(['`', '"']);
+        let meant = if rest.is_empty() { verb.alone? } else { rest };
+        let Some(tool) = tools.iter().find(|tool| verb.tools.contains(&tool.name.as_str())) else {
+            return Some(Err(said.to_owned()));
+        };
+        let mut input = Map::new();
+        if !meant.is_empty() {
+            set_field(&mut input, tool, verb.fields, meant);
+        }
+        return Some(Ok((tool.name.clone(), Value::Object(input))));
+    }
+    None
+}
+
+/// `use TOOL`, `use TOOL {"json": 1}`: an input that is no JSON goes out as it is, which a schema can then refuse.
+fn read_use(rest: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
+    let (name, input) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), "{}"));
+    let tool = tools.iter().find(|tool| tool.name == name);
+    let looks_like_a_tool = name.contains('_') || input.trim_start().starts_with('{');
+    match tool {
+        Some(_) => {
+            let input = serde_json::from_str(input).unwrap_or_else(|_| json!(input));
+            Some(Ok((name.to_owned(), input)))
+        }
+        None if looks_like_a_tool => Some(Err(format!("use {name}"))),
+        None => None,
+    }
+}
+
+fn strip_word<'a>(said: &'a str, word: &str) -> Option<&'a str> {
+    let head = said.get(..word.len())?;
+    let rest = &said[word.len()..];
+    let ends = rest.is_empty() || rest.starts_with(char::is_whitespace);
+    (head.eq_ignore_ascii_case(word) && ends).then_some(rest)
+}
+
+/// Puts a value into the first of these fields that the tool's schema has. A command is split where the schema wants a list,
+/// or has a place for arguments.
+fn set_field(input: &mut Map<String, Value>, tool: &ToolSpec, fields: &[&str], value: &str) {
+    let schema = tool.input_schema.to_value();
+    let properties = schema["properties"].as_object();
+    let has = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
+    let known = fields.iter().find(|field| has(field));
+    let Some(field) = known.or(fields.first()) else { return };
+    let words: Vec<&str> = value.split_whitespace().collect();
+    let wants_list = schema["properties"][*field]["type"] == json!("array");
+    if wants_list {
+        input.insert((*field).to_owned(), json!(words));
+    } else if *field == "command" && has("args") {
+        input.insert((*field).to_owned(), json!(words.first()));
+        input.insert("args".to_owned(), json!(words.get(1..).unwrap_or_default()));
+    } else {
+        input.insert((*field).to_owned(), json!(value));
+    }
+}

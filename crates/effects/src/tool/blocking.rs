@@ -1,0 +1,41 @@
+//! Blocking work off the async threads, with an end: it stops soon after its time is over or its caller is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sapwood_core::port::tool::ToolOutput;
+
+/// Longest that one call works on files.
+const FILE_WORK_MAX: Duration = Duration::from_secs(30);
+
+/// Asked by every loop that may take long.
+#[derive(Clone)]
+pub struct Stop {
+    deadline: Instant,
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl Stop {
+    pub fn is_due(&self) -> bool {
+        self.is_dropped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+    }
+}
+
+/// Tells the work when its caller is gone.
+struct Caller(Arc<AtomicBool>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub async fn run_blocking(work: impl FnOnce(&Stop) -> ToolOutput + Send + 'static) -> ToolOutput {
+    let caller = Caller(Arc::default());
+    let stop = Stop { deadline: Instant::now() + FILE_WORK_MAX, is_dropped: caller.0.clone() };
+    match tokio::task::spawn_blocking(move || work(&stop)).await {
+        Ok(output) => output,
+        Err(broken) => ToolOutput::error(format!("the tool broke: {broken}")),
+    }
+}

@@ -1,0 +1,101 @@
+//! What a role's session knows of the node it is at: its latest post, how far the visit has come, and what of that is
+//! carried through a compaction.
+
+use sapwood_core::flow::prompts::standing;
+use sapwood_core::flow::{Assignment, Visit, VisitKey};
+use sapwood_core::{Entry, Kind, Scope, Seq, SessionId};
+
+use crate::{Engine, Result};
+
+/// How much of the last user text is carried word for word, in bytes.
+const USER_TEXT_BYTES_MAX: usize = 16 << 10;
+/// How many entries are looked at for a post at first; then eight times as many.
+const LOOKED_BACK_ENTRIES: u32 = 256;
+
+impl Engine {
+    /// The node of a flow that a session is at, if it is at one.
+    pub(crate) async fn post_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Assignment>> {
+        let mut latest = None;
+        self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
+            latest = Assignment::of_body(&entry.body).or(latest.take());
+        })
+        .await?;
+        Ok(latest)
+    }
+
+    /// The entries of a visit, from the beginning of the turn that began it; none if it was not begun. The visit is the
+    /// run's latest in the session, or was not begun: nodes that share a session take turns.
+    pub(crate) async fn visit_entries(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        run: &str,
+        key: &VisitKey,
+    ) -> Result<Option<(Assignment, Vec<Entry>)>> {
+        let mut posts = self.posts_since(scope, session, run).await?.into_iter();
+        let Some((post, seq)) = posts.next().filter(|(post, _)| post.is_of(run, key)) else {
+            return Ok(None);
+        };
+        let end = posts.next().map(|(_, seq)| seq);
+        // The post stands directly behind the beginning of its turn, in the same append.
+        let after = Seq(seq.0.saturating_sub(2));
+        // What the next visit begins with is not this one's: it stands before its post as well.
+        let before = end.map_or(Seq(u32::MAX), |end: Seq| Seq(end.0.saturating_sub(1)));
+        let mut entries = Vec::new();
+        self.each_entry(scope, session, after, |entry| {
+            if entry.meta.seq < before {
+                entries.push(entry);
+            }
+        })
+        .await?;
+        Ok(Some((post, entries)))
+    }
+
+    /// The latest post of a run in a session, and those of other runs behind it. It is looked for from the end: a role may
+    /// have been at thousands of nodes.
+    async fn posts_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        run: &str,
+    ) -> Result<Vec<(Assignment, Seq)>> {
+        let head = self.summary(scope, session).await?.head.seq;
+        let mut looked = LOOKED_BACK_ENTRIES;
+        loop {
+            let after = Seq(head.0.saturating_sub(looked));
+            let mut posts = Vec::new();
+            self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], after, |entry| {
+                posts.extend(Assignment::of_body(&entry.body).map(|post| (post, entry.meta.seq)));
+            })
+            .await?;
+            match posts.iter().rposition(|(post, _)| post.run == run) {
+                Some(latest) => return Ok(posts.split_off(latest)),
+                None if after == Seq::ZERO => return Ok(Vec::new()),
+                None => looked = looked.saturating_mul(8),
+            }
+        }
+    }
+
+    /// How far the visit of a post has come.
+    pub(crate) async fn visit_of(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        post: &Assignment,
+    ) -> Result<Visit> {
+        let key = VisitKey { node: post.node.clone(), visit: post.visit, attempt: post.attempt };
+        let found = self.visit_entries(scope, session, &post.run, &key).await?;
+        Ok(found.map(|(_, entries)| Visit::fold(&entries)).unwrap_or_default())
+    }
+
+    /// What a compaction of a role carries word for word; none for a session that is no role's.
+    pub(crate) async fn flow_facts(&self, scope: &Scope, session: &SessionId) -> Result<Option<String>> {
+        let Some(post) = self.post_of(scope, session).await? else { return Ok(None) };
+        let visit = self.visit_of(scope, session, &post).await?;
+        let mut last_user_text = String::new();
+        self.each_of_kinds(scope, session, &[Kind::UserMessage], |entry| last_user_text = entry.body.text())
+            .await?;
+        let end = last_user_text.floor_char_boundary(USER_TEXT_BYTES_MAX);
+        Ok(Some(standing(&post, &visit.handed, &last_user_text[..end])))
+    }
+}

@@ -1,0 +1,106 @@
+//! Role files beside a run: while it runs, each role's `transcript.json` and `feed.json` are written again whenever its
+//! session has grown. Where they go is the sink's business; they are copies, and nothing is ever read from them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_core::flow::{Assignment, NodeKind};
+use sapwood_core::{Kind, Scope, Seq, SessionId};
+use sapwood_formats::export::role_files::{RoleAt, role_transcript};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::{Engine, Result};
+
+/// How often it is looked whether a session has grown.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Takes role files. A file is replaced as a whole: whoever reads it meanwhile sees the old one or the new one.
+pub trait RoleFileSink: Send + Sync {
+    fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()>;
+}
+
+/// A run whose role files are kept up to date.
+pub struct Mirror {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Mirror {
+    /// Writes everything once more, and ends.
+    pub async fn finish(self) {
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
+}
+
+impl Engine {
+    /// Keeps the role files of a run up to date until it is told to finish. What cannot be written is logged, and harms
+    /// nothing.
+    pub fn mirror_flow(&self, scope: &Scope, run: &SessionId, sink: Arc<dyn RoleFileSink>) -> Mirror {
+        let (engine, scope, run) = (self.clone(), scope.clone(), run.clone());
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut seen: HashMap<String, Seq> = HashMap::new();
+            let mut is_last = false;
+            loop {
+                if let Err(error) = engine.write_role_files(&scope, &run, &*sink, &mut seen).await {
+                    tracing::warn!(%run, %error, "role files could not be written");
+                }
+                if is_last {
+                    return;
+                }
+                is_last = tokio::time::timeout(LOOK_INTERVAL, &mut stopped).await.is_ok();
+            }
+        });
+        Mirror { stop, task }
+    }
+
+    async fn write_role_files(
+        &self,
+        scope: &Scope,
+        run: &SessionId,
+        sink: &dyn RoleFileSink,
+        seen: &mut HashMap<String, Seq>,
+    ) -> Result<()> {
+        let state = self.run_state(scope, run).await?;
+        let nodes = state.flow.nodes.iter().chain(&state.improvers);
+        let mut looked_at = HashSet::new();
+        for node in nodes.filter(|node| node.kind == NodeKind::Agent) {
+            let session: SessionId = state.session_of(node).parse()?;
+            if !looked_at.insert(session.clone()) || !self.exists(scope, &session).await? {
+                continue;
+            }
+            let summary = self.summary(scope, &session).await?;
+            let head = summary.head.seq;
+            if seen.insert(session.to_string(), head) == Some(head) {
+                continue;
+            }
+            let path = self.whole_path(scope, &session).await?;
+            let at = self.role_at(scope, &session, node.who()).await?;
+            let transcript = format!("{:#}\n", role_transcript(&summary, &path, &at));
+            let feed = self.feed(scope, &session).await?;
+            let feed = serde_json::to_string_pretty(&feed).unwrap_or_default();
+            for (name, text) in [("transcript.json", transcript), ("feed.json", feed)] {
+                if let Err(error) = sink.write(&state.flow.id, run.as_str(), node.who(), name, &text) {
+                    seen.remove(session.as_str());
+                    tracing::warn!(%run, %error, role = node.who(), name, "a role file could not be written");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn role_at(&self, scope: &Scope, session: &SessionId, role: &str) -> Result<RoleAt> {
+        let mut node = None;
+        self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+            if let Some(post) = Assignment::of_body(&entry.body) {
+                node = Some((post.node, entry.meta.seq));
+            }
+        })
+        .await?;
+        let context_tokens = self.context(scope, session, None).await?.tokens;
+        Ok(RoleAt { role: role.to_owned(), node, context_tokens })
+    }
+}

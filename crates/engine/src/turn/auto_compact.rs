@@ -1,0 +1,110 @@
+//! Keeping the context within the model's window while a turn runs: before a call if it is nearly full, after a provider
+//! said that it is over, and after the turn the cheap way.
+
+use std::sync::Arc;
+
+use sapwood_core::agent::Agent;
+use sapwood_core::entry::Trigger;
+use sapwood_core::pressure::{Moment, Pressure, Relief};
+use sapwood_core::project::context::Context;
+use sapwood_core::tokens::{Count, count_in_use};
+use sapwood_core::turn::Input;
+
+use super::TurnContext;
+use crate::Result;
+use crate::backends::Backends;
+use crate::compact::Writing;
+use crate::fragments::News;
+use crate::pressure::Situation;
+use crate::summarise::ModelSummariser;
+
+/// What an answer may take of the window, where nothing says.
+const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
+
+impl TurnContext {
+    /// Whether room has to be made before the model is called. Asked once per answer: a compaction that gained nothing is
+    /// not tried again before something new was said.
+    pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
+        let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
+        let used = count_in_use(context, counter.text(&self.schemas()), &counter);
+        let pressure = Pressure::measure(used, self.budget_tokens(), self.thresholds())?;
+        let is_new = self.with_now(|now| now.level.replace(pressure.level) != Some(pressure.level));
+        if is_new {
+            self.tell(News::Pressure {
+                level: pressure.level.as_str().to_owned(),
+                used_tokens: pressure.used_tokens,
+                window_tokens: pressure.budget_tokens,
+            });
+            self.tell_pressure(&pressure).await;
+        }
+        let is_due = pressure.calls_for(Moment::BeforeCall) != Relief::Nothing;
+        let has_tried = self.with_now(|now| std::mem::replace(&mut now.has_made_room, is_due));
+        (is_due && !has_tried).then_some(Input::TooFull { trigger: Trigger::Pressure })
+    }
+
+    /// Plans a compaction; the machine has it appended like everything else.
+    pub(super) async fn compact(&self, trigger: Trigger) -> Result<Input> {
+        self.tell(News::Compacting);
+        let situation = self.situation(Writing::DryRun);
+        let (engine, scope, session) = (&self.engine, &self.scope, &self.session);
+        if trigger == Trigger::Overflow {
+            let done = engine.relieve_overflow(scope, session, &situation).await?;
+            return Ok(Input::Compacted { trigger, compaction: done.compaction });
+        }
+        let relieved = engine.relieve(scope, session, Moment::BeforeCall, &situation).await?;
+        let compaction = relieved.compacted.and_then(|done| done.compaction);
+        Ok(Input::Compacted { trigger, compaction })
+    }
+
+    /// After the turn, while the session is still held. A failure here is no failure of the turn.
+    pub(super) async fn tidy_up(&self) {
+        let situation = self.situation(Writing::Write);
+        let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;
+        match done {
+            Ok(relieved) => {
+                if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
+                    self.tell_pressure(&pressure).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+            }
+        }
+    }
+
+    fn situation(&self, writing: Writing) -> Situation {
+        let model = self.chain.first().map(|link| link.model.clone()).unwrap_or_default();
+        Situation {
+            budget_tokens: self.budget_tokens(),
+            thresholds: self.thresholds(),
+            tools: self.schemas(),
+            summariser: Some(Arc::new(ModelSummariser::new(self.world.model.clone(), model))),
+            hook: None,
+            fence: Some(self.fence),
+            turn: (writing == Writing::DryRun).then_some(self.turn),
+            last_level: self.with_now(|now| now.level),
+            writing,
+        }
+    }
+
+    fn thresholds(&self) -> sapwood_core::pressure::Thresholds {
+        self.agent.pressure.unwrap_or(self.engine.thresholds)
+    }
+
+    /// The window less what the answer may take of it; none where the window is not known.
+    fn budget_tokens(&self) -> Option<u64> {
+        budget_tokens(&self.world, &self.agent, &self.chain.first()?.model)
+    }
+
+    fn schemas(&self) -> String {
+        self.specs.iter().map(|spec| spec.input_schema.get()).collect()
+    }
+}
+
+pub(super) fn budget_tokens(world: &Backends, agent: &Agent, model: &str) -> Option<u64> {
+    let facts = world.model.facts(model);
+    let window = facts.window_tokens?;
+    let asked = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
+    let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
+    Some(window - answer)
+}

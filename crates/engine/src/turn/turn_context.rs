@@ -1,0 +1,269 @@
+//! What a turn runs on: the session's frozen agent, the models that are asked, the tools that are granted, and what is
+//! refused before anything is written or asked.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use sapwood_core::agent::{Agent, AgentError, ChainLink, OnExceed};
+use sapwood_core::content::Json;
+use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::flow::{Assignment, HANDOFF_TOOL};
+use sapwood_core::port::model::Thinking;
+use sapwood_core::port::tool::Grant;
+use sapwood_core::pressure::Pressure;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::settings::{Settings, variables_in};
+use sapwood_core::turn::{CallersTool, Terms};
+use sapwood_core::{Scope, SessionId, TurnId};
+
+use super::auto_compact::budget_tokens;
+use super::builtin_tools::{OWN_TOOLS, own_specs, skill_spec};
+use super::handoff::handoff_spec;
+use super::{ATTEMPTS_DEFAULT, Now, TurnContext};
+use crate::authority::Configured;
+use crate::backends::Backends;
+use crate::pressure::Situation;
+use crate::spans::turn_span;
+use crate::summarise::ModelSummariser;
+use crate::{Engine, EngineError, Result};
+
+/// Whose turn it is, and on what terms.
+pub(super) struct Entrance<'t> {
+    pub fence: u64,
+    pub turn: TurnId,
+    pub terms: &'t Terms,
+    /// Where in a flow, if it is known.
+    pub post: Option<Assignment>,
+}
+
+impl Engine {
+    pub(super) async fn set_stage(
+        &self,
+        scope: &Scope,
+        summary: &Summary,
+        world: Backends,
+        entrance: Entrance<'_>,
+    ) -> Result<Arc<TurnContext>> {
+        let Entrance { fence, turn, terms, post } = entrance;
+        let session = summary.id.clone();
+        let mut configured = self.configuration(scope, summary).await?;
+        let mut agent = agent_of(&configured.settings)?;
+        let mut chain = chain_of(&configured.settings, &agent, &world);
+        apply_terms(terms, &mut agent, &mut chain);
+        configured.name_model(terms.model.as_deref());
+        self.check_chain(scope, &session, &world, &configured, &chain).await?;
+        let Configured { settings, changes, notice, .. } = configured;
+        let grant = grant_of(scope, &session, &settings, &agent);
+        let toolbox = world.tools.open(&grant).await?;
+        let skills = self.cards_of(&session, &settings.skills).await;
+        let mut specs = toolbox.specs().to_vec();
+        if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
+            specs.extend(own_specs(&agent));
+        }
+        specs.extend((!skills.is_empty()).then(skill_spec));
+        let post = self.post_for(scope, &session, &agent, post).await?;
+        specs.extend(post.as_ref().and_then(handoff_spec));
+        specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));
+        specs.extend(terms.tools.iter().map(CallersTool::spec));
+        let span = turn_span(&session, &agent);
+        let trace_id = self.trace_id(&span);
+        let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
+        let (engine, scope) = (self.clone(), scope.clone());
+        Ok(Arc::new(TurnContext {
+            engine,
+            world,
+            scope,
+            session,
+            turn,
+            agent,
+            chain,
+            toolbox,
+            specs,
+            skills,
+            instructions: terms.instructions.clone(),
+            thinking: terms.thinking,
+            fence,
+            span,
+            trace_id,
+            post,
+            changes,
+            notice,
+            now,
+        }))
+    }
+
+    /// The node of a flow that the session is at. Only the agents of flows have the tool, so others need no look.
+    async fn post_for(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        agent: &Agent,
+        given: Option<Assignment>,
+    ) -> Result<Option<Assignment>> {
+        match given {
+            Some(post) => Ok(Some(post)),
+            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => self.post_of(scope, session).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The id of the trace as it is exported; where none is, one that only the log knows.
+    fn trace_id(&self, span: &tracing::Span) -> String {
+        let exported = self.trace_ids.as_ref().and_then(|trace_id_of| trace_id_of(span));
+        exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
+    }
+
+    /// A model to write summaries with: the one that is named, else the session's own.
+    pub async fn summariser_of(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<ModelSummariser> {
+        let world = self.world()?;
+        if let Some(model) = model {
+            self.check_model(&model)?;
+            return Ok(ModelSummariser::new(world.model, model));
+        }
+        let (_, chain) = self.agent_and_chain(scope, session, &world).await?;
+        let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
+        Ok(ModelSummariser::new(world.model, model))
+    }
+
+    /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
+    pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
+        let world = self.world()?;
+        let (agent, chain) = match self.agent_and_chain(scope, session, &world).await {
+            Err(EngineError::ModelNotAllowed { .. }) => return Ok(None),
+            found => found?,
+        };
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
+        let thresholds = agent.pressure.unwrap_or(self.thresholds);
+        let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
+        self.pressure(scope, session, &situation).await
+    }
+
+    /// Who would answer next, with models that may be called.
+    async fn agent_and_chain(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        world: &Backends,
+    ) -> Result<(Agent, Vec<ChainLink>)> {
+        let summary = self.store.summary(scope, session).await?;
+        let configured = self.configuration(scope, &summary).await?;
+        let agent = agent_of(&configured.settings)?;
+        let chain = chain_of(&configured.settings, &agent, world);
+        self.check_chain(scope, session, world, &configured, &chain).await?;
+        Ok((agent, chain))
+    }
+
+    /// The agent a session was started with.
+    pub async fn agent_of(&self, scope: &Scope, session: &SessionId) -> Result<Agent> {
+        agent_of(&self.settings(scope, session).await?)
+    }
+}
+
+/// Every variable of the prompt must be given, and none may be a secret.
+pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
+    let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
+    if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
+        let why = format!("the prompt of agent {} needs {missing}, and it was not given", agent.id);
+        return Err(EngineError::Invalid { what: "the list of variables", why });
+    }
+    match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
+        None => Ok(()),
+        Some((name, _)) => Err(EngineError::Invalid {
+            what: "a variable",
+            why: format!(
+                "{name} looks like a key or a password; keep it as a secret and name it secret:NAME"
+            ),
+        }),
+    }
+}
+
+/// The first entries of a session: how it is to be answered.
+pub(crate) fn settings_of(
+    agent: &Agent,
+    cwd: Option<String>,
+    variables: BTreeMap<String, String>,
+    told: Option<String>,
+) -> Vec<Body> {
+    let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(told).collect();
+    let changed = ContextChanged {
+        system: (!system.is_empty()).then(|| system.join("\n\n")),
+        cwd,
+        variables: (!variables.is_empty()).then_some(variables),
+        agent: frozen,
+    };
+    let mut bodies: Vec<Body> = vec![changed.into()];
+    if let Some(model) = agent.model.clone() {
+        bodies.push(ModelChanged { model }.into());
+    }
+    if agent.thinking != Thinking::Off {
+        bodies.push(ThinkingChanged { level: agent.thinking.as_str().to_owned() }.into());
+    }
+    if !agent.skills.is_empty() {
+        bodies.push(SkillsChanged { active: agent.skills.clone() }.into());
+    }
+    bodies
+}
+
+/// The frozen agent, or the default one for a session that was made without.
+fn agent_of(settings: &Settings) -> Result<Agent> {
+    let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
+    serde_json::from_str(frozen.get()).map_err(|error| {
+        let why = format!("cannot be read back: {error}");
+        AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
+    })
+}
+
+/// Who is asked: what the session was switched to, else the agent's model, else the default; then the agent's chain.
+fn chain_of(settings: &Settings, agent: &Agent, world: &Backends) -> Vec<ChainLink> {
+    let asked = settings.model_asked.clone().or_else(|| agent.model.clone());
+    let model = asked.unwrap_or_else(|| world.default_model.clone());
+    let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
+    let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
+    std::iter::once(first.clone()).chain(rest).collect()
+}
+
+/// What the turn's caller wants instead of what the agent says.
+fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
+    agent.temperature = terms.temperature.or(agent.temperature);
+    agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
+    if let Some(model) = &terms.model {
+        // Whoever names a model wants this one, and no other in its place.
+        *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
+    }
+}
+
+fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Agent) -> Grant {
+    let is_ours = |tool: &&String| !OWN_TOOLS.contains(&tool.as_str());
+    Grant {
+        tenant: scope.tenant.clone(),
+        session: session.clone(),
+        cwd: settings.cwd.clone(),
+        fs_scope: agent.fs_scope,
+        tools: agent.tools.iter().filter(is_ours).cloned().collect(),
+        allowed_commands: agent.allowed_commands.clone(),
+        allowed_hosts: agent.allowed_hosts.clone(),
+        mcp_servers: agent.mcp_servers.clone(),
+    }
+}
+
+/// What is refused before anything is written or asked.
+pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
+    if summary.turns >= agent.limits.turns() {
+        return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });
+    }
+    let Some(budget) = agent.budget.filter(|budget| budget.on_exceed == OnExceed::Fail) else {
+        return Ok(());
+    };
+    let spent = summary.spend.total().cost_nano_usd;
+    if spent >= budget.cap_nano_usd() && budget.cap_nano_usd() > 0 {
+        return Err(EngineError::OverBudget { session: summary.id.clone(), cap_usd: budget.cap_usd });
+    }
+    Ok(())
+}

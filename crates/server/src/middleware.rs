@@ -1,0 +1,178 @@
+//! What stands before every request: an id for it, who is calling, how often they may, how much they may hold, how long it
+//! may take, and what a client hears if a handler panics. The routes below it only see callers that are proven.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Version, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use hyper::body::{Frame, SizeHint};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use sapwood::effects::hook::signature::SIGNATURE_HEADER;
+
+use crate::admission::{Connection, Permit};
+use crate::extract::upload_time;
+use crate::problem::{Problem, Result};
+use crate::request_id::RequestId;
+use crate::routes::openai;
+use crate::state::State;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Everything below this needs a caller.
+const API: &str = "/v1";
+const LOGIN: &str = "/v1/login";
+/// Where bodies are streamed to.
+const SESSIONS: &str = "/v1/sessions/";
+const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
+const IMPORT: &str = "/v1/import";
+const TRIGGERS: &str = "/v1/triggers/";
+
+/// The routes, as a connection calls them.
+pub type Routes = TowerToHyperService<Router>;
+
+/// A body that holds its request's permit until it was sent, or its client is gone.
+pub struct PermitBody {
+    body: Body,
+    _permit: Permit,
+}
+
+impl HttpBody for PermitBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// It stands in front of the router, not in each of its routes: that is one box and one future less for every request.
+pub async fn handle_request(
+    state: &State,
+    routes: &Routes,
+    connection: &Arc<Connection>,
+    request: Request,
+) -> Response<PermitBody> {
+    let began = Instant::now();
+    let id = state.next_request_id();
+    let is_openai = openai::is_openai(request.uri().path());
+    let (mut permit, begun) = connection.begin(request.uri().path());
+    let answered = match begun {
+        Ok(()) => answer(state, routes, request, id, &mut permit).await,
+        Err(problem) => Err(problem),
+    };
+    let mut response = answered.unwrap_or_else(Problem::into_response);
+    if let Some(problem) = response.extensions().get::<Problem>() {
+        problem.log(id);
+        if problem.code == "server.full" {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+    if is_openai {
+        response = openai::dress_problem(response);
+    }
+    state.meters.count_request(response.status().as_u16(), began.elapsed());
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id.header());
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response.map(|body| PermitBody { body, _permit: permit })
+}
+
+async fn answer(
+    state: &State,
+    routes: &Routes,
+    request: Request,
+    id: RequestId,
+    permit: &mut Permit,
+) -> Result<Response> {
+    check_host(&request)?;
+    let limit = time_for(state, &request);
+    let handled = AssertUnwindSafe(admit_and_route(state, routes, request, id, permit)).catch_unwind();
+    match tokio::time::timeout(limit, handled).await {
+        Ok(Ok(answered)) => answered,
+        Ok(Err(panic)) => {
+            state.meters.panics.fetch_add(1, Ordering::Relaxed);
+            let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+            let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(Problem::new("server.panicked", what))
+        }
+        Err(_) => Err(Problem::late(limit)),
+    }
+}
+
+async fn admit_and_route(
+    state: &State,
+    routes: &Routes,
+    mut request: Request,
+    id: RequestId,
+    permit: &mut Permit,
+) -> Result<Response> {
+    if request.uri().path().starts_with(API) && !is_signed(&request) {
+        // A key that may only read is enough to sign in and out: that changes nothing here.
+        let is_login = request.uri().path() == LOGIN;
+        let method = if is_login { &Method::GET } else { request.method() };
+        let caller = state.door.admit(method, request.headers()).await?.asking(id);
+        state.check_rate(&caller)?;
+        permit.admit(&caller)?;
+        request.extensions_mut().insert(caller);
+    } else {
+        permit.admit_unknown()?;
+    }
+    if request.headers().contains_key(header::UPGRADE) {
+        request.extensions_mut().insert(permit.lend());
+    }
+    match routes.call(request).await {
+        Ok(response) => Ok(response),
+        Err(never) => match never {},
+    }
+}
+
+/// Who is asked must be said once, and in one way: what stands in front of a server may have looked at the other.
+fn check_host(request: &Request) -> Result<()> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (host, second) = (hosts.next(), hosts.next());
+    let is_missing = host.is_none() && request.version() == Version::HTTP_11;
+    let named = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let differs = named.zip(host).is_some_and(|(named, host)| named != host.as_bytes());
+    if is_missing || second.is_some() || differs {
+        return Err(Problem::invalid("a request names its host, once and in one way"));
+    }
+    Ok(())
+}
+
+/// An upload has as long as the largest may take; whether it comes quickly enough is looked at on the way.
+fn time_for(state: &State, request: &Request) -> Duration {
+    let limit = state.settings.request_time_max;
+    let path = request.uri().path();
+    let is_bytes = path.starts_with(SESSIONS) && UPLOADS.iter().any(|end| path.ends_with(end));
+    let is_upload = request.method() == Method::POST && (is_bytes || path == IMPORT);
+    if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
+}
+
+/// Whoever fires a trigger may prove it by the trigger's own secret; the route checks that.
+fn is_signed(request: &Request) -> bool {
+    request.method() == Method::POST
+        && request.uri().path().starts_with(TRIGGERS)
+        && request.headers().contains_key(SIGNATURE_HEADER)
+        && !request.headers().contains_key(header::AUTHORIZATION)
+}

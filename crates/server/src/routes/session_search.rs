@@ -1,0 +1,125 @@
+//! Sessions that are found by words: those that are called so, and those in which they were said.
+//!
+//! A page first takes what a list gives for the title and fills up with the sessions of hits. Its cursor says how far both
+//! have come, so that whoever goes on to the end sees everything, however many sessions there are.
+
+use sapwood::core::port::store::{ListFilter, SearchQuery};
+use sapwood::core::project::session_filter::{SessionFilter, Title};
+use sapwood::core::project::summary::Summary;
+
+use super::sessions::Page;
+use crate::auth::Caller;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+/// Pages of hits that one request looks through for sessions that are not on its page yet.
+const HIT_PAGES_MAX: usize = 8;
+/// Stands between the two halves of a cursor; no id has it.
+const BETWEEN: char = '|';
+const FROM_THE_START: &str = "^";
+
+/// How far a list, or a search, has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum HitPosition {
+    Start,
+    At(String),
+    End,
+}
+
+impl HitPosition {
+    fn parse(text: &str) -> Self {
+        match text {
+            "" => Self::End,
+            FROM_THE_START => Self::Start,
+            at => Self::At(at.to_owned()),
+        }
+    }
+
+    fn print(&self) -> &str {
+        match self {
+            Self::Start => FROM_THE_START,
+            Self::At(at) => at,
+            Self::End => "",
+        }
+    }
+
+    /// What goes into a request; none at the start.
+    fn cursor(&self) -> Option<String> {
+        if let Self::At(at) = self { Some(at.clone()) } else { None }
+    }
+
+    fn behind(next: Option<String>) -> Self {
+        next.map_or(Self::End, Self::At)
+    }
+}
+
+/// Finds sessions for these words among what the filter leaves.
+pub async fn find_sessions(
+    state: &State,
+    caller: &Caller,
+    words: String,
+    filter: ListFilter,
+) -> Result<Page<Summary>> {
+    let (mut titled, mut hits) = match filter.cursor.as_deref() {
+        None => (HitPosition::Start, HitPosition::Start),
+        Some(cursor) => {
+            let halves = cursor.split_once(BETWEEN);
+            let (titled, hits) =
+                halves.ok_or_else(|| Problem::invalid("cursor: it is not one of a search"))?;
+            (HitPosition::parse(titled), HitPosition::parse(hits))
+        }
+    };
+    let mut items = Vec::new();
+    if titled != HitPosition::End {
+        let both = [filter.title.as_deref(), Some(words.as_str())];
+        let title = Some(both.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        let named = ListFilter { title, cursor: titled.cursor(), ..filter.clone() };
+        let page = state.engine.list(&caller.scope, &named).await?;
+        titled = HitPosition::behind(page.next);
+        items = page.items;
+    }
+    let search = Search { state, caller, words: &words, filter: &filter };
+    hits = search.fill(&mut items, hits).await?;
+    let is_over = titled == HitPosition::End && hits == HitPosition::End;
+    let next = (!is_over).then(|| format!("{}{BETWEEN}{}", titled.print(), hits.print()));
+    Ok(Page { items, next })
+}
+
+struct Search<'a> {
+    state: &'a State,
+    caller: &'a Caller,
+    words: &'a str,
+    filter: &'a ListFilter,
+}
+
+impl Search<'_> {
+    /// Fills a page with the sessions of hits, each once, without those that are called so: they come with their titles.
+    async fn fill(&self, items: &mut Vec<Summary>, mut from: HitPosition) -> Result<HitPosition> {
+        let (engine, scope) = (&self.state.engine, &self.caller.scope);
+        let (wanted, title) = (SessionFilter::of(self.filter), Title::of(self.words));
+        for _ in 0..HIT_PAGES_MAX {
+            let room = self.filter.limit.saturating_sub(items.len());
+            if room == 0 || from == HitPosition::End {
+                break;
+            }
+            let text = self.words.to_owned();
+            let query = SearchQuery { text, session: None, limit: room, cursor: from.cursor() };
+            let page = engine.search(scope, &query).await?;
+            for hit in page.items {
+                if items.iter().any(|summary| summary.id == hit.session) {
+                    continue;
+                }
+                let summary = match engine.summary(scope, &hit.session).await {
+                    // Erased in between.
+                    Err(error) if error.code() == "session.not_found" => continue,
+                    summary => summary?,
+                };
+                if wanted.includes(&summary) && !title.names(&summary) {
+                    items.push(summary);
+                }
+            }
+            from = HitPosition::behind(page.next);
+        }
+        Ok(from)
+    }
+}

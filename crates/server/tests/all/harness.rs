@@ -1,0 +1,224 @@
+//! A server of one's own, with people who have keys, and a document that every answer is held against.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+
+use sapwood::core::port::clock::Clock;
+use sapwood::core::port::keys::{ApiKey, Grant};
+use sapwood::core::{BlobHash, TimestampMs};
+use sapwood::store::{OpenOptions, open};
+use sapwood::{Agent, Engine, Principal, Scope, SystemClock, TenantId};
+use sapwood_server::auth::{Authenticator, new_key};
+use sapwood_server::{Listening, Settings, State, document};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::actor::world;
+use crate::wire::{Answer, exchange, request};
+
+pub static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
+
+pub struct House {
+    pub addr: SocketAddr,
+    pub engine: Engine,
+    pub state: State,
+    keys: HashMap<String, String>,
+    stop: Option<oneshot::Sender<()>>,
+    /// Where its store is, as `s.db`.
+    pub dir: tempfile::TempDir,
+}
+
+/// What is asked as whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    pub method: &'a str,
+    pub path: &'a str,
+    /// Somebody of the house, a whole credential, or nobody.
+    pub key: Option<&'a str>,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: &'a [u8],
+}
+
+impl House {
+    /// With keys for ana, rex and cole of the tenant `local`, for ana of another tenant, and some that are no good.
+    pub async fn open() -> Self {
+        Self::open_with(Settings { rate: None, ..Settings::default() }).await
+    }
+
+    pub async fn open_with(settings: Settings) -> Self {
+        let mut house = Self::bare(settings).await;
+        for (name, tenant, user) in [
+            ("ana", "local", "ana"),
+            ("bob", "local", "bob"),
+            ("rex", "local", "rex"),
+            ("cole", "local", "cole"),
+            ("foreign", "elsewhere", "ana"),
+        ] {
+            house.add_key(name, tenant, user, &[Grant::Read, Grant::Write], None).await;
+        }
+        house.add_key("ana-reads", "local", "ana", &[Grant::Read], None).await;
+        house.add_key("operator", "local", "olga", &[Grant::Operate], None).await;
+        house.add_key("expired", "local", "ana", &[Grant::Read, Grant::Write], Some(TimestampMs(1))).await;
+        house
+    }
+
+    /// Without any key: whoever is on this machine may do everything.
+    pub async fn bare(settings: Settings) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("s.db").display());
+        let store = open(&url, OpenOptions::default()).unwrap();
+        let engine = Engine::new(store, std::sync::Arc::new(SystemClock)).with_backends(world(dir.path()));
+        let local = Scope::operator(TenantId::local(), Principal::User("local".parse().unwrap()));
+        let door = Authenticator::new(engine.store().clone(), Some(local), None);
+        let asker = Agent { tools: vec!["ask_user".to_owned()], ..Agent::default() };
+        let tools = ["write_file", "read_file", "put_artifact"].map(str::to_owned).to_vec();
+        let writer = Agent { id: "writer".to_owned(), tools, ..Agent::default() };
+        let state = State::new(engine.clone(), door, settings, vec![asker, writer]);
+        let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state.clone()).await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let addr = listening.addr;
+        tokio::spawn(listening.run(async move {
+            let _ = stopped.await;
+        }));
+        Self { addr, engine, state, keys: HashMap::new(), stop: Some(stop), dir }
+    }
+
+    pub async fn add_key(
+        &mut self,
+        name: &str,
+        tenant: &str,
+        user: &str,
+        grants: &[Grant],
+        expires_at: Option<TimestampMs>,
+    ) -> String {
+        let (id, secret) = new_key().unwrap();
+        let tenant: TenantId = tenant.parse().unwrap();
+        let key = ApiKey {
+            id: id.clone(),
+            tenant: tenant.clone(),
+            user: user.parse().unwrap(),
+            hash: BlobHash::of(secret.as_bytes()),
+            label: None,
+            grants: grants.to_vec(),
+            created_at: SystemClock.now(),
+            expires_at,
+            revoked_at: None,
+        };
+        let scope = Scope::operator(tenant, Principal::System);
+        self.engine.store().put_key(&scope, key).await.unwrap();
+        self.keys.insert(name.to_owned(), secret);
+        id
+    }
+
+    pub fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    pub fn key(&self, name: &str) -> String {
+        self.keys.get(name).cloned().unwrap_or_else(|| name.to_owned())
+    }
+
+    pub fn bytes_of(&self, ask: Ask<'_>) -> Vec<u8> {
+        let bearer = ask.key.map(|key| format!("Bearer {}", self.key(key)));
+        let mut headers = ask.headers.to_vec();
+        headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
+        request(ask.method, ask.path, &headers, ask.body)
+    }
+
+    pub async fn ask(&self, ask: Ask<'_>) -> Answer {
+        let answer = exchange(self.addr, &self.bytes_of(ask)).await;
+        check_documented(ask.method, ask.path, &answer);
+        answer
+    }
+
+    pub async fn get(&self, key: &str, path: &str) -> Answer {
+        self.ask(Ask { method: "GET", path, key: Some(key), headers: &[], body: b"" }).await
+    }
+
+    pub async fn send(&self, method: &str, key: &str, path: &str, body: &Value) -> Answer {
+        let headers = [("content-type", "application/json")];
+        let body = body.to_string();
+        self.ask(Ask { method, path, key: Some(key), headers: &headers, body: body.as_bytes() }).await
+    }
+
+    pub async fn post(&self, key: &str, path: &str, body: &Value) -> Answer {
+        self.send("POST", key, path, body).await
+    }
+
+    /// A session of ana's with three messages, read by rex and written by cole.
+    pub async fn shared_session(&self, id: &str) {
+        let made = self.post("ana", "/v1/sessions", &json!({ "id": id, "agent": "default" })).await;
+        assert_eq!(made.status, 201, "{:?}", made.json());
+        for text in ["one", "two", "three"] {
+            self.say("ana", id, text).await;
+        }
+        for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
+            let share = json!({ "member": member, "role": role });
+            let shared = self.post("ana", &format!("/v1/sessions/{id}/members"), &share).await;
+            assert_eq!(shared.status, 200, "{:?}", shared.json());
+        }
+    }
+
+    pub async fn say(&self, key: &str, id: &str, text: &str) -> Answer {
+        let message = json!({ "role": "user", "content": text });
+        let said = self.post(key, &format!("/v1/sessions/{id}/entries"), &message).await;
+        assert_eq!(said.status, 201, "{:?}", said.json());
+        said
+    }
+}
+
+/// Every answer is one the document knows: its status, its type, its shape.
+fn check_documented(method: &str, path: &str, answer: &Answer) {
+    let path = path.split('?').next().unwrap();
+    // The console's files are no part of the API.
+    if path == "/" || path.starts_with("/assets/") {
+        return;
+    }
+    let Some((template, item)) = find_path(path) else {
+        assert_eq!(
+            answer.code(),
+            if path.starts_with("/v1") && answer.status == 401 { "auth.required" } else { "route.not_found" }
+        );
+        return;
+    };
+    let operation = &item[method.to_ascii_lowercase()];
+    if operation.is_null() {
+        return;
+    }
+    let responses = &operation["responses"];
+    let exact = &responses[answer.status.to_string()];
+    let response = if exact.is_null() { &responses["default"] } else { exact };
+    if exact.is_null() {
+        assert!(answer.status >= 400, "{method} {template}: {} is not documented", answer.status);
+    }
+    let kind = answer.header("content-type").unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    let Some(content) = response["content"].as_object().filter(|_| answer.status != 304) else { return };
+    let Some(schema) = content.get(essence).map(|content| content["schema"].clone()) else {
+        let is_bytes = content.contains_key("*/*");
+        assert!(is_bytes, "{method} {template}: {essence:?} is not documented for {}", answer.status);
+        return;
+    };
+    if !essence.ends_with("json") {
+        return;
+    }
+    let whole = json!({ "components": DOCUMENT["components"], "allOf": [schema] });
+    let validator = jsonschema::validator_for(&whole).unwrap();
+    let faults: Vec<String> = validator
+        .iter_errors(&answer.json())
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(faults.is_empty(), "{method} {template}: {faults:?} in {}", answer.json());
+}
+
+fn find_path(path: &str) -> Option<(&'static String, &'static Value)> {
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    let fits = |template: &str| {
+        let (asked, known): (Vec<&str>, Vec<&str>) =
+            (path.split('/').collect(), template.split('/').collect());
+        asked.len() == known.len()
+            && asked.iter().zip(known).all(|(asked, known)| known.starts_with('{') || *asked == known)
+    };
+    paths.iter().find(|(template, _)| fits(template))
+}

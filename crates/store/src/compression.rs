@@ -1,0 +1,211 @@
+//! Bodies on disk: JSON, compressed where that pays.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lz4_flex::block;
+use sapwood_core::port::store::Result;
+use sapwood_core::{Body, Draft};
+
+use crate::validate;
+
+/// Bodies shorter than this are kept as they are: there is nothing to be won.
+const PACK_BYTES_MIN: usize = 128;
+
+/// From so many bodies on, as an import brings them, a second thread packs some of them.
+const SHARED_BODIES_MIN: usize = 256;
+/// How many of them a thread takes at a time: the one that gets less of the processor takes fewer, and is not waited for.
+const PIECE_BODIES: usize = 32;
+
+/// How stored bytes are packed. The numbers are on disk.
+const PLAIN: u8 = 0;
+/// Four bytes of length, then an LZ4 block.
+const LZ4: u8 = 1;
+/// The same, and the block may refer to [`DICTIONARY`].
+const LZ4_WITH_DICTIONARY: u8 = 2;
+
+/// Longer bodies have enough in themselves to refer to, and are quicker without.
+const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
+
+/// What messages of coding agents have in common: the frame of our own JSON, and pieces of code and talk. A message alone is
+/// too short to compress well, and this is the beginning that all of them share. It is part of the format: a better one gets
+/// another packing number, and this one stays.
+const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
+
+pub(crate) struct Packed {
+    pub packing: u8,
+    pub bytes: Vec<u8>,
+}
+
+/// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
+/// caller does it before it asks for the writer.
+pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
+    Ok(pack(validate::encode_body(body)?))
+}
+
+/// What `pack` makes of each draft of a batch, in order. Those of an import are packed on two threads: that is much of its work.
+pub(crate) fn pack_drafts<T: Send>(
+    drafts: &[Draft],
+    pack: impl Fn(&Draft) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    if drafts.len() < SHARED_BODIES_MIN {
+        return drafts.iter().map(pack).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let pack_pieces = || -> Result<Vec<(usize, Vec<T>)>> {
+        let mut packed = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = drafts.chunks(PIECE_BODIES).nth(at) else { return Ok(packed) };
+            packed.push((at, piece.iter().map(&pack).collect::<Result<Vec<T>>>()?));
+        }
+    };
+    std::thread::scope(|scope| {
+        let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
+        // Without it, all pieces are packed here.
+        let helper = packer.spawn_scoped(scope, pack_pieces);
+        let mut packed = pack_pieces()?;
+        if let Ok(helper) = helper {
+            packed.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        packed.sort_unstable_by_key(|(at, _)| *at);
+        Ok(packed.into_iter().flat_map(|(_, piece)| piece).collect())
+    })
+}
+
+pub(crate) fn pack(bytes: Vec<u8>) -> Packed {
+    let (packing, small) = match bytes.len() {
+        0..PACK_BYTES_MIN => return Packed { packing: PLAIN, bytes },
+        PACK_BYTES_MIN..DICTIONARY_FOR_BYTES_MAX => {
+            (LZ4_WITH_DICTIONARY, block::compress_prepend_size_with_dict(&bytes, DICTIONARY))
+        }
+        _ => (LZ4, block::compress_prepend_size(&bytes)),
+    };
+    match small.len() + small.len() / 8 < bytes.len() {
+        true => Packed { packing, bytes: small },
+        false => Packed { packing: PLAIN, bytes },
+    }
+}
+
+/// Unpacks what [`pack`] made. `limit` bounds what damaged bytes may claim.
+pub(crate) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
+    with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
+}
+
+/// How long packed bytes are once they are unpacked, by their length and their first four.
+pub(crate) fn unpacked_len(packing: u8, packed_len: u64, head: &[u8]) -> Result<u64, String> {
+    match packing {
+        PLAIN => Ok(packed_len),
+        _ => block::uncompressed_size(head).map(|(size, _)| size as u64).map_err(|error| damage(&error)),
+    }
+}
+
+thread_local! {
+    /// Where bodies are unpacked that are only looked at.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Scratch space that is kept between calls; more than this is given back.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+/// Lets `look` see the unpacked bytes, without allocating for them.
+pub(crate) fn with_unpacked<T>(
+    packing: u8,
+    bytes: &[u8],
+    limit: usize,
+    look: impl FnOnce(&[u8]) -> T,
+) -> Result<T, String> {
+    let dictionary = match packing {
+        PLAIN => return Ok(look(bytes)),
+        LZ4 => None,
+        LZ4_WITH_DICTIONARY => Some(DICTIONARY),
+        other => return Err(format!("packing {other} is not known")),
+    };
+    let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
+    if size > limit {
+        return Err(format!("its compressed bytes claim a size of {size}"));
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < size {
+            scratch.resize(size, 0);
+        }
+        let target = &mut scratch[..size];
+        let unpacked = match dictionary {
+            Some(dictionary) => block::decompress_into_with_dict(block, target, dictionary),
+            None => block::decompress_into(block, target),
+        };
+        let length = unpacked.map_err(|error| damage(&error))?;
+        let seen = look(&scratch[..length]);
+        if scratch.len() > SCRATCH_BYTES_KEPT {
+            *scratch = Vec::new();
+        }
+        Ok(seen)
+    })
+}
+
+fn damage(error: &block::DecompressError) -> String {
+    format!("its compressed bytes are damaged: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_packed_unpacks_to_the_same_bytes() {
+        for bytes in
+            [Vec::new(), b"short".to_vec(), b"again and again ".repeat(100), b"and on and on ".repeat(1_000)]
+        {
+            let packed = pack(bytes.clone());
+            let head = &packed.bytes[..packed.bytes.len().min(4)];
+            let len = unpacked_len(packed.packing, packed.bytes.len() as u64, head);
+            assert_eq!(len, Ok(bytes.len() as u64));
+            assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
+        }
+    }
+
+    proptest! {
+        /// The encoder is not checked, and blobs are anybody's bytes: repeated, cut, and of every size.
+        #[test]
+        fn any_bytes_come_back(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
+            let mut bytes = seed.repeat(times);
+            bytes.extend((0..more * 1_000).map(|at| ((at * at) >> 3) as u8));
+            let packed = pack(bytes.clone());
+            prop_assert_eq!(unpack(packed.packing, &packed.bytes, 1 << 20).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn many_bodies_are_packed_in_order_and_one_that_is_too_large_refuses_them_all() {
+        let draft = |text: String| {
+            let parts = vec![sapwood_core::Part::text(text)];
+            Draft::new(Default::default(), sapwood_core::entry::UserMessage { parts, origin: None })
+        };
+        let pack_all = |drafts: &[Draft]| pack_drafts(drafts, |draft| pack_body(&draft.body));
+        let mut drafts: Vec<Draft> =
+            (0..SHARED_BODIES_MIN + 7).map(|number| draft(format!("text {number}"))).collect();
+        let packed = pack_all(&drafts).unwrap();
+        assert_eq!(packed.len(), drafts.len());
+        for (packed, draft) in packed.iter().zip(&drafts) {
+            assert_eq!(packed.bytes, pack_body(&draft.body).unwrap().bytes);
+        }
+        for place in [0, drafts.len() - 1] {
+            let large = draft("x".repeat(sapwood_core::port::store::BODY_BYTES_MAX));
+            let small = std::mem::replace(&mut drafts[place], large);
+            assert!(pack_all(&drafts).is_err());
+            drafts[place] = small;
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_and_not_a_huge_allocation() {
+        let mut packed = pack(b"again and again ".repeat(100));
+        assert!(unpack(packed.packing, &packed.bytes, 10).is_err());
+        packed.bytes.truncate(12);
+        assert!(unpack(packed.packing, &packed.bytes, 1 << 20).is_err());
+        assert!(unpack(packed.packing, b"x", 1 << 20).is_err());
+        assert!(unpack(77, b"", 10).is_err());
+    }
+}

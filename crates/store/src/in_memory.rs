@@ -1,0 +1,427 @@
+//! Sessions in memory, with the same semantics as on disk. For tests and one-shot use.
+//!
+//! At most so many sessions are kept (128 unless told otherwise): making one more forgets the one that was not used
+//! for the longest time. A fork keeps alive what it shares with a source that was forgotten or erased. One lock guards
+//! everything and is never held across an await.
+
+mod keys;
+mod memories;
+mod tenant;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use sapwood_core::authority::fork_detail;
+use sapwood_core::entry::{Kind, Record};
+use sapwood_core::port::keys::ApiKey;
+use sapwood_core::port::store::{
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
+    Finding, Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
+    SearchQuery, Sessions, Until, Upkeep,
+};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::Head;
+use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+
+use crate::authorize::authorize;
+use crate::blob_chunks::{Cutter, End, slice};
+use crate::lease::{self, BootClock, LeaseClock, StoredLease};
+use crate::mem_log::{Chance, InMemoryLog, Searching, address, check_only, locate};
+use crate::validate;
+use tenant::{Bytes, Tenant};
+
+/// Sessions that are kept unless told otherwise.
+pub const SESSIONS_MAX_DEFAULT: usize = 128;
+
+pub struct MemoryStore {
+    sessions_max: usize,
+    chance: Option<Chance>,
+    lease_clock: Arc<dyn LeaseClock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tenants: BTreeMap<TenantId, Tenant>,
+    keys: Vec<ApiKey>,
+    /// Counts uses, to know which session's last one was longest ago.
+    uses: u64,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::with_cap(SESSIONS_MAX_DEFAULT)
+    }
+}
+
+impl MemoryStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A store that keeps at most so many sessions, over all tenants.
+    pub fn with_cap(sessions_max: usize) -> Self {
+        Self {
+            sessions_max: sessions_max.max(1),
+            chance: None,
+            lease_clock: Arc::new(BootClock::default()),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Lets leases go by another clock, which a test can move.
+    pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
+        Self { lease_clock, ..self }
+    }
+
+    /// Takes the random bits of entries' ids from here, so that a simulation can write the same log again.
+    pub fn with_chance(self, chance: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        Self { chance: Some(Arc::new(chance)), ..self }
+    }
+
+    /// Forgets a session at once.
+    pub fn evict(&self, scope: &Scope, session: &SessionId) -> Result<()> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        authorize(scope, &tenant.book(session)?.summary, Right::Own)?;
+        tenant.remove(session);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `look` on a session that the caller has this right to, and counts it as used.
+    fn with_book<T>(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        right: Right,
+        look: impl FnOnce(&mut InMemoryLog<Bytes>) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        let held = state.tenant(scope).held(session)?;
+        authorize(scope, &held.book.summary, right)?;
+        held.used = used;
+        look(&mut held.book)
+    }
+}
+
+impl State {
+    fn next_use(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    fn tenant(&mut self, scope: &Scope) -> &mut Tenant {
+        self.tenants.entry(scope.tenant.clone()).or_default()
+    }
+
+    /// Forgets the least recently used sessions until there are no more than `sessions_max`.
+    fn shrink(&mut self, sessions_max: usize) {
+        while self.tenants.values().map(Tenant::len).sum::<usize>() > sessions_max {
+            let oldest = self.tenants.values_mut().filter_map(|tenant| {
+                let (used, id) = tenant.least_recently_used()?;
+                Some((used, id, tenant))
+            });
+            let Some((_, id, tenant)) = oldest.min_by_key(|(used, ..)| *used) else { return };
+            tenant.remove(&id);
+        }
+    }
+}
+
+#[async_trait]
+impl Sessions for MemoryStore {
+    async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        let tenant = state.tenant(scope);
+        if let Ok(held) = tenant.held(&new.id) {
+            // Within one tenant a name that is taken cannot look free; whoever may not see it learns no more than that.
+            authorize(scope, &held.book.summary, Right::Read).map_err(|_| exists(&new.id))?;
+            held.used = used;
+            return Ok(Created::Existed);
+        }
+        let summary = Summary::new(&new, scope.principal.clone());
+        let mut book = InMemoryLog::new(summary, tenant::whole_shelf());
+        book.chance.clone_from(&self.chance);
+        tenant.insert(book, used);
+        tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.now);
+        state.shrink(self.sessions_max);
+        Ok(Created::New)
+    }
+
+    async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
+        let mut state = self.lock();
+        let (source_used, used) = (state.next_use(), state.next_use());
+        let tenant = state.tenant(scope);
+        let source = tenant.held(&fork.source)?;
+        let mut book = source.book.fork(scope, &fork)?;
+        book.chance.clone_from(&self.chance);
+        source.used = source_used;
+        if tenant.held(&fork.new.id).is_ok() {
+            return Err(exists(&fork.new.id));
+        }
+        let first = book.place_first(fork.drafts, &scope.principal, |blob| tenant.may_use(scope, blob))?;
+        if let Some(first) = first {
+            tenant::commit(&mut book, first);
+        }
+        let head = book.summary.head;
+        tenant.insert(book, used);
+        let note =
+            AuditNote { detail: Some(fork_detail(&fork.source)), ..about(AuditAction::Fork, &fork.new.id) };
+        tenant.write_audit(scope, note, fork.new.now);
+        state.shrink(self.sessions_max);
+        Ok(head)
+    }
+
+    async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        self.with_book(scope, session, Right::Read, |book| Ok(book.summary.clone()))
+    }
+
+    async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
+        let mut state = self.lock();
+        let summaries = state.tenant(scope).books().map(|book| &book.summary);
+        validate::page_of_sessions(scope, filter, summaries)
+    }
+
+    async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        authorize(scope, &tenant.book(session)?.summary, Right::Read)?;
+        Ok(validate::children_of(scope, session, tenant.books().map(|book| &book.summary)))
+    }
+
+    async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        authorize(scope, &tenant.book(session)?.summary, Right::Own)?;
+        tenant.remove(session);
+        tenant.memories.erase_session(session);
+        tenant.write_audit(scope, about(AuditAction::Erase, session), now);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Log for MemoryStore {
+    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        state.tenant(scope).append(scope, append, used, &*self.lease_clock)
+    }
+
+    async fn read_after(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.read_after(None, after, limit))
+    }
+
+    async fn read_kinds(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        kinds: &[Kind],
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.read_after(Some(kinds), after, limit))
+    }
+
+    async fn read_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        self.with_book(scope, session, Right::Read, |book| book.read_path(at, until))
+    }
+
+    async fn nth_message(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        leaf: Seq,
+        count: u32,
+    ) -> Result<Option<Seq>> {
+        self.with_book(scope, session, Right::Read, |book| book.nth_message(leaf, count))
+    }
+
+    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
+        self.with_book(scope, session, Right::Read, |book| book.read_entry(seq))
+    }
+
+    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
+        self.with_book(scope, session, Right::Read, |book| book.find_entries(id_prefix))
+    }
+}
+
+#[async_trait]
+impl Leases for MemoryStore {
+    async fn take_lease(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        holder: &str,
+        ttl_ms: i64,
+    ) -> Result<Lease> {
+        self.with_book(scope, session, Right::Write, |book| {
+            let now = self.lease_clock.read();
+            let last = book.lease.as_ref().map(|last| last.at(&now));
+            let lease = lease::next_lease(last, session, holder, ttl_ms)?;
+            book.lease = Some(StoredLease::taken(&lease, &now));
+            Ok(lease)
+        })
+    }
+
+    async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
+        self.with_book(scope, &lease.session, Right::Write, |book| {
+            let now = self.lease_clock.read();
+            if book.lease.as_ref().is_some_and(|last| last.at(&now).is(lease)) {
+                book.lease = Some(StoredLease::released(lease));
+            }
+            Ok(())
+        })
+    }
+}
+
+#[async_trait]
+impl Authorities for MemoryStore {
+    /// Nothing here is older than the process: every session has its record.
+    async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
+        let record = |book: &mut InMemoryLog<Bytes>| Ok(book.summary.authority.clone().unwrap_or_default());
+        self.with_book(scope, session, Right::Read, record)
+    }
+
+    async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
+        self.with_book(scope, session, Right::Write, |book| {
+            book.summary.authority.get_or_insert_default().grant_model(model.to_owned());
+            Ok(())
+        })
+    }
+}
+
+#[async_trait]
+impl Search for MemoryStore {
+    async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
+        let mut state = self.lock();
+        let tenant = state.tenant(scope);
+        if let Some(only) = &query.session {
+            check_only(scope, only, tenant.book(only).ok())?;
+        }
+        let mut searching = Searching::new(scope, query)?;
+        let visible = tenant.books().filter(|book| authorize(scope, &book.summary, Right::Read).is_ok());
+        let held: HashSet<usize> = visible.map(|book| address(book.shelf())).collect();
+        for book in tenant.books() {
+            let owner = |seq| locate(book.shelf(), seq).map(|(owner, _)| address(owner));
+            searching.visit(book, |seq| owner(seq).is_some_and(|owner| !held.contains(&owner)))?;
+        }
+        Ok(searching.finish())
+    }
+}
+
+#[async_trait]
+impl Blobs for MemoryStore {
+    async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
+        Ok(Box::new(BlobUpload {
+            store: self,
+            scope: scope.clone(),
+            cutter: Cutter::new(),
+            bytes: Vec::new(),
+        }))
+    }
+
+    async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
+        self.lock().tenant(scope).blob(scope, &blob).map(|bytes| bytes.len() as u64)
+    }
+
+    async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
+        self.lock().tenant(scope).blob(scope, &blob).map(|bytes| slice(bytes, from, limit).to_vec())
+    }
+}
+
+/// A blob that is being put: in memory, like all the others.
+struct BlobUpload<'s> {
+    store: &'s MemoryStore,
+    scope: Scope,
+    cutter: Cutter,
+    bytes: Vec<u8>,
+}
+
+#[async_trait]
+impl BlobSink for BlobUpload<'_> {
+    async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            self.bytes.extend(self.cutter.take(&mut bytes)?.unwrap_or_default());
+            self.cutter.kept();
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
+        let End { hash, rest, .. } = self.cutter.end()?;
+        self.bytes.extend(rest);
+        self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, self.bytes);
+        Ok(hash)
+    }
+}
+
+#[async_trait]
+impl Audit for MemoryStore {
+    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
+        self.lock().tenant(scope).write_audit(scope, note, now);
+        Ok(())
+    }
+
+    async fn read_audit(
+        &self,
+        scope: &Scope,
+        session: Option<&SessionId>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        Ok(self.lock().tenant(scope).read_audit(scope, session, after, limit))
+    }
+
+    async fn read_audit_since(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        since: TimestampMs,
+        limit: usize,
+    ) -> Result<Vec<AuditLine>> {
+        Ok(self.lock().tenant(scope).read_audit_since(scope, session, since, limit))
+    }
+}
+
+#[async_trait]
+impl Upkeep for MemoryStore {
+    /// Everything here is checked when it is made, and nothing can change it behind the store's back.
+    async fn check(&self, _scope: &Scope, _repair: Repair) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("memory, at most {} sessions", self.sessions_max)
+    }
+}
+
+fn exists(session: &SessionId) -> StoreError {
+    StoreError::Exists { session: session.clone() }
+}
+
+fn about(action: AuditAction, session: &SessionId) -> AuditNote {
+    AuditNote { action, session: Some(session.clone()), detail: None }
+}

@@ -1,0 +1,399 @@
+//! A session's log and its file: reading what others appended, writing what we append.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use sapwood_core::entry::LOG_VERSION;
+use sapwood_core::entry::jsonl::{Extra, Line, read_line, write_line, write_line_with};
+use sapwood_core::port::store::{Appended, AuditNote, BODY_BYTES_MAX, Result};
+use sapwood_core::{Draft, EntryId, Kind, Principal, Record, Seq, StoreError, TimestampMs};
+
+use super::authority;
+use super::disk::At;
+use super::file::{Handle, LogFile};
+use super::header::{BaseRef, Header};
+use crate::Durability;
+use crate::mem_log::{InMemoryLog, Planned, RowStore, first_not_before, fork_point_at, place_kept, row_of};
+use crate::validate::damaged;
+
+/// Longest line: a body, and room for its envelope.
+const LINE_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
+
+pub struct SessionLog {
+    pub log: InMemoryLog<Handle>,
+    /// None until the session holds what makes it worth writing.
+    pub disk: Option<OnDisk>,
+    pub header: Header,
+    pub holds_message: bool,
+    pub holds_answer: bool,
+    pub used: u64,
+    /// Lines for the audit that wait until the session is on disk.
+    pub deferred: Vec<Deferred>,
+}
+
+/// A line for the audit, before it has its place in the chain.
+pub struct Deferred {
+    pub by: Principal,
+    pub note: AuditNote,
+    pub at: TimestampMs,
+}
+
+pub struct OnDisk {
+    pub file: Arc<LogFile>,
+    /// Everything up to here has been read, and is whole batches.
+    pub len: u64,
+    pub lines: u64,
+    /// The last line has no line break yet: somebody edited the file.
+    open_end: bool,
+}
+
+/// A line, with its place in the file.
+struct Placed {
+    line: Line,
+    raw: Vec<u8>,
+    offset: u64,
+}
+
+impl SessionLog {
+    /// A session that is not on disk.
+    pub fn pending(log: InMemoryLog<Handle>) -> Self {
+        let header = Header::of(&log.summary, None);
+        let (holds_message, holds_answer) = (log.summary.messages > 0, false);
+        // What a fork shares by reference is not looked at: forking costs the same whatever its length.
+        let first = if log.shelf().base().is_some() { log.summary.inherited + 1 } else { 1 };
+        let mut book =
+            Self { log, disk: None, header, holds_message, holds_answer, used: 0, deferred: Vec::new() };
+        book.note_kinds(first);
+        book
+    }
+
+    /// Notes what kinds of entries there are from `first` on.
+    fn note_kinds(&mut self, first: u32) {
+        for seq in first..=self.log.summary.head.seq.0 {
+            let kind = self.log.kind_at(Seq(seq));
+            self.holds_message |= kind.is_some_and(Kind::is_message);
+            self.holds_answer |= kind == Some(Kind::AssistantMessage);
+        }
+    }
+
+    /// Takes a planned batch into a log that is not on disk.
+    pub fn commit_pending(&mut self, mut planned: Planned) -> Appended {
+        let first = self.log.summary.head.seq.0 + 1;
+        let bodies = std::mem::take(&mut planned.bodies).into_iter();
+        let appended = self.log.commit(planned, bodies.map(|body| Handle::Memory(body.into())).collect());
+        self.note_kinds(first);
+        appended
+    }
+
+    /// Reads what was appended since. Returns how many bytes at the end are no whole batch.
+    pub fn catch_up(&mut self, length: u64) -> Result<u64> {
+        let Some(disk) = &mut self.disk else { return Ok(0) };
+        if length <= disk.len {
+            return Ok(0);
+        }
+        // An import writes the record before the entries.
+        self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
+        let mut reader = BufReader::new(disk.file.handle()?);
+        reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
+        let mut batch: Vec<Placed> = Vec::new();
+        let mut offset = disk.len;
+        let mut number = disk.lines;
+        while let Some(raw) = next_line(&mut reader, &disk.file)? {
+            let (start, is_whole) = (offset, raw.ends_with(b"\n"));
+            offset += raw.len() as u64;
+            number += 1;
+            if raw.trim_ascii().is_empty() && batch.is_empty() && is_whole {
+                (disk.len, disk.lines, disk.open_end) = (offset, number, false);
+                continue;
+            }
+            let line = match read_line(self.header.version, &raw) {
+                Ok(line) => line,
+                Err(_) if is_torn(&raw, &mut reader, &disk.file, self.header.version)? => break,
+                Err(error) => return Err(bad_line(&disk.file, number, &error)),
+            };
+            let is_last = !line.more;
+            batch.push(Placed { line, raw, offset: start });
+            if is_last {
+                commit_batch(
+                    &mut self.log,
+                    &disk.file,
+                    number,
+                    self.header.version,
+                    std::mem::take(&mut batch),
+                )?;
+                (disk.len, disk.lines, disk.open_end) = (offset, number, !is_whole);
+            }
+        }
+        Ok(length - disk.len.min(length))
+    }
+
+    /// Writes a planned batch behind the end of the file, then takes it into the log.
+    pub fn append(&mut self, planned: Planned, durability: Durability) -> Result<Appended> {
+        let Some(disk) = &mut self.disk else { return Ok(self.commit_pending(planned)) };
+        let mut bytes = Vec::new();
+        if disk.open_end {
+            bytes.push(b'\n');
+        }
+        let version = (self.header.version != LOG_VERSION).then_some(LOG_VERSION);
+        let spans = write_batch(&self.log, &planned, version, &mut bytes);
+        disk.file.append(disk.len, &bytes, durability)?;
+        let stored = spans.into_iter().map(|(start, end)| Handle::Fields {
+            file: Arc::clone(&disk.file),
+            offset: disk.len + start as u64,
+            len: (end - start) as u32,
+        });
+        let stored = stored.collect();
+        disk.len += bytes.len() as u64;
+        disk.lines += planned.batch.len() as u64 + u64::from(disk.open_end);
+        disk.open_end = false;
+        Ok(self.log.commit(planned, stored))
+    }
+
+    /// The whole file of a session that is not on disk yet, with a batch that is not in the log yet.
+    pub fn to_file(&self, planned: Option<&Planned>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        self.header.write(&mut out);
+        let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
+        for (key, answer) in self.log.answers() {
+            let entries = &answer.appended.entries;
+            let goes_on = Extra { more: true, ..Extra::default() };
+            keyed.extend(entries.iter().map(|(_, id)| (*id, goes_on)));
+            let ends = Extra { key: Some(key), request: answer.request.as_deref(), ..Extra::default() };
+            keyed.extend(entries.last().map(|(_, id)| (*id, ends)));
+        }
+        let first = if self.header.base.is_some() { self.header.inherited + 1 } else { 1 };
+        for seq in (first..=self.log.summary.head.seq.0).map(Seq) {
+            let record = self.log.read_entry(seq)?;
+            let parent = record.meta.parent.and_then(|parent| self.log.id_at(parent));
+            let extra = keyed.get(&record.meta.id).copied().unwrap_or_default();
+            write_line_with(&record, parent, extra, &mut out);
+        }
+        if let Some(planned) = planned {
+            write_batch(&self.log, planned, None, &mut out);
+        }
+        Ok(out)
+    }
+}
+
+/// Writes the lines of a batch. Returns where in `out` each body's fields begin and end.
+fn write_batch(
+    log: &InMemoryLog<Handle>,
+    planned: &Planned,
+    version: Option<u32>,
+    out: &mut Vec<u8>,
+) -> Vec<(usize, usize)> {
+    let last = planned.batch.len().saturating_sub(1);
+    let first = log.summary.head.seq.next();
+    let id_of = |seq: Seq| match seq.0.checked_sub(first.0) {
+        Some(index) => planned.batch.get(index as usize).map(|placed| placed.entry.meta.id),
+        None => log.id_at(seq),
+    };
+    let mut spans = Vec::with_capacity(planned.batch.len());
+    for (index, record) in planned.records().enumerate() {
+        let (key, request) = match index == last {
+            true => (planned.key.as_deref(), planned.request.as_deref()),
+            false => (None, None),
+        };
+        let extra = Extra { version, key, request, more: index < last };
+        let fields = write_line_with(&record, record.meta.parent.and_then(id_of), extra, out);
+        spans.push((fields, out.len() - 1));
+    }
+    spans
+}
+
+/// One line with its line break; the last may lack it. `None` at the end.
+fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>>> {
+    let mut raw = Vec::new();
+    let read = reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut raw).at(&file.path)?;
+    if read as u64 == LINE_BYTES_MAX && !raw.ends_with(b"\n") {
+        return Err(damaged(file.place(), format!("a line is longer than {LINE_BYTES_MAX} bytes")));
+    }
+    Ok((read > 0).then_some(raw))
+}
+
+/// Whether a line that cannot be read is what is left of the last append. A bad line at the end is; one before others is
+/// damage, unless it has a hole (zeros: no line has any) and nothing is behind it but the rest of one batch. So a power
+/// cut leaves a batch whose later sectors were on the disk before its earlier ones.
+fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
+    // It was the end of the file when it was read. Whoever writes it may have finished since.
+    if !raw.ends_with(b"\n") {
+        return Ok(true);
+    }
+    let has_hole = |raw: &[u8]| raw.contains(&0);
+    let mut is_over = !has_hole(raw);
+    while let Some(next) = next_line(reader, file)? {
+        if is_over {
+            return Ok(false);
+        }
+        is_over = match read_line(version, &next) {
+            Ok(line) => !line.more,
+            Err(_) => !has_hole(&next),
+        };
+    }
+    Ok(true)
+}
+
+fn bad_line(file: &LogFile, number: u64, what: impl ToString) -> StoreError {
+    damaged(format!("{}:{number}", file.place()), what)
+}
+
+/// Takes a batch that was read into the log, if it stands where it says it does.
+fn commit_batch(
+    log: &mut InMemoryLog<Handle>,
+    file: &Arc<LogFile>,
+    last_number: u64,
+    version: u32,
+    batch: Vec<Placed>,
+) -> Result<()> {
+    let first_number = last_number + 1 - batch.len() as u64;
+    let owner = log.summary.owner.clone();
+    let drafts: Vec<Draft> = batch.iter().map(|placed| placed.line.clone().into_draft()).collect();
+    let mut planned =
+        log.place(drafts, &owner, |_| true).map_err(|error| bad_line(file, first_number, error))?;
+    let last = batch.last().map(|placed| &placed.line);
+    planned.key = last.and_then(|line| line.key.clone());
+    planned.request = last.and_then(|line| line.request.clone());
+    let mut stored = Vec::with_capacity(batch.len());
+    for (index, (placed, record)) in batch.iter().zip(planned.records()).enumerate() {
+        let number = first_number + index as u64;
+        if placed.line.seq.is_some_and(|seq| seq != record.meta.seq) {
+            let (found, expected) = (placed.line.seq.unwrap_or_default(), record.meta.seq);
+            return Err(bad_line(
+                file,
+                number,
+                format!("the entry's seq is {found}, and should be {expected} (I1)"),
+            ));
+        }
+        let parent = record.meta.parent.and_then(|seq| {
+            let in_batch = planned.batch.iter().find(|placed| placed.entry.meta.seq == seq);
+            in_batch.map(|placed| placed.entry.meta.id).or_else(|| log.id_at(seq))
+        });
+        if placed.line.parent_id != parent {
+            return Err(bad_line(file, number, "the entry's parent is not the leaf it was written at (I2)"));
+        }
+        stored.push(handle_of(file, placed, &record, version));
+    }
+    log.commit(planned, stored);
+    Ok(())
+}
+
+/// Where the body of a line is: its fields alone, if the line is as this version writes it.
+fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32) -> Handle {
+    let mut written = Vec::with_capacity(placed.raw.len());
+    let Line { key, request, more, .. } = &placed.line;
+    let extra = Extra { version: None, key: key.as_deref(), request: request.as_deref(), more: *more };
+    let fields = write_line_with(record, placed.line.parent_id, extra, &mut written);
+    let file = Arc::clone(file);
+    if written == placed.raw && version == LOG_VERSION {
+        let len = (written.len() - 1 - fields) as u32;
+        return Handle::Fields { file, offset: placed.offset + fields as u64, len };
+    }
+    Handle::Line { file, offset: placed.offset, len: placed.raw.len() as u32, version }
+}
+
+/// What a file begins with: its header, and the entries that it keeps for forks or as copies.
+pub struct Opened {
+    pub file: Arc<LogFile>,
+    pub header: Header,
+    header_len: u64,
+}
+
+impl Opened {
+    pub fn read(file: LogFile) -> Result<Self> {
+        let mut reader = BufReader::new(file.handle()?);
+        reader.seek(SeekFrom::Start(0)).at(&file.path)?;
+        let raw = next_line(&mut reader, &file)?.unwrap_or_default();
+        let header = Header::read(&file.place(), &raw)?;
+        Ok(Self { file: Arc::new(file), header, header_len: raw.len() as u64 })
+    }
+
+    /// The session, read up to its last whole batch. `base` is the shelf that the header's base names.
+    pub fn into_book(self, base: Option<Arc<RowStore<Handle>>>) -> Result<(SessionLog, u64)> {
+        let shelf = Arc::new(self.empty_shelf(base)?);
+        let (mut len, mut lines) = (self.header_len, 1);
+        if self.header.base.is_none() && self.header.inherited > 0 {
+            (len, lines) = self.read_kept(&shelf, Some(self.header.inherited))?;
+        }
+        let inherited = Seq(self.header.inherited);
+        let point = (inherited.0 > 0).then(|| fork_point_at(&shelf, inherited)).transpose();
+        let point = point.map_err(|error| damaged(self.file.place(), error))?;
+        let mut log = InMemoryLog::new(self.header.summary(point), shelf);
+        log.summary.authority = authority::read(&authority::path_beside(&self.file.path))?;
+        let disk = OnDisk { file: self.file, len, lines, open_end: false };
+        let length = disk.file.file().metadata().at(&disk.file.path)?.len();
+        let mut book = SessionLog {
+            log,
+            disk: Some(disk),
+            header: self.header,
+            holds_message: true,
+            holds_answer: true,
+            used: 0,
+            deferred: Vec::new(),
+        };
+        let torn = book.catch_up(length)?;
+        Ok((book, torn))
+    }
+
+    /// What is left of an erased session.
+    pub fn into_erased(self, base: Option<Arc<RowStore<Handle>>>) -> Result<Arc<RowStore<Handle>>> {
+        let shelf = Arc::new(self.empty_shelf(base)?);
+        self.read_kept(&shelf, None)?;
+        Ok(shelf)
+    }
+
+    fn empty_shelf(&self, base: Option<Arc<RowStore<Handle>>>) -> Result<RowStore<Handle>> {
+        match (&self.header.base, base) {
+            (None, _) => Ok(RowStore::whole(self.header.inherited)),
+            (Some(BaseRef { seq, .. }), Some(shelf)) => {
+                Ok(RowStore::forked(crate::mem_log::Base { shelf, at: *seq }, self.header.inherited))
+            }
+            (Some(BaseRef { file, .. }), None) => {
+                Err(damaged(self.file.place(), format!("it goes on from {file}, which is not there")))
+            }
+        }
+    }
+
+    /// Reads entries that are kept as they are: so many, or all. Returns where the next line begins, and its number.
+    fn read_kept(&self, shelf: &Arc<RowStore<Handle>>, count: Option<u32>) -> Result<(u64, u64)> {
+        let mut reader = BufReader::new(self.file.handle()?);
+        reader.seek(SeekFrom::Start(self.header_len)).at(&self.file.path)?;
+        let mut ids: HashMap<EntryId, Seq> = HashMap::new();
+        let (mut offset, mut number) = (self.header_len, 1);
+        while count.is_none_or(|count| ids.len() < count as usize) {
+            let Some(raw) = next_line(&mut reader, &self.file)? else { break };
+            number += 1;
+            let start = offset;
+            offset += raw.len() as u64;
+            let line =
+                read_line(self.header.version, &raw).map_err(|error| bad_line(&self.file, number, error))?;
+            let shared = |id: EntryId| first_not_before(shelf, Seq(self.header.inherited), id);
+            let parent = line.parent_id.map(|id| ids.get(&id).copied().unwrap_or_else(|| shared(id)));
+            let seq = line.seq.unwrap_or(Seq(ids.len() as u32 + 1));
+            let bad = |error: StoreError| bad_line(&self.file, number, error);
+            let kept = place_kept(shelf, line.clone().into_draft(), seq, parent).map_err(bad)?;
+            ids.insert(line.id, seq);
+            let record = kept.entry.to_record();
+            let body =
+                handle_of(&self.file, &Placed { line, raw, offset: start }, &record, self.header.version);
+            shelf.push(row_of(kept, body));
+        }
+        match count {
+            Some(count) if ids.len() < count as usize => Err(damaged(
+                self.file.place(),
+                format!("of its first {count} entries, {} are there", ids.len()),
+            )),
+            _ => Ok((offset, number)),
+        }
+    }
+}
+
+/// The file of an erased session: its header without anything personal, and the entries that forks need.
+pub fn erased_file(header: &Header, kept: &[(Record, Option<EntryId>)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    header.erased().write(&mut out);
+    for (record, parent) in kept {
+        write_line(record, *parent, &mut out);
+    }
+    out
+}

@@ -1,0 +1,132 @@
+//! Reading a log: pages, paths, entries by id.
+
+use std::sync::Arc;
+
+use sapwood_core::entry::{Entry, Kind, Outcome, Record};
+use sapwood_core::port::store::{PAGE_BYTES, PAGE_ROWS_MAX, PathSlice, Result, Until};
+use sapwood_core::tree::{Lookup, nth_message, settings_at};
+use sapwood_core::{Body, EntryId, Seq, TurnId};
+
+use super::InMemoryLog;
+use super::row_store::{Row, Stored, Walk, first_not_before};
+use crate::validate::damaged;
+
+/// A piece of a path, the newest entry first.
+type Steps<B> = Vec<(Seq, Arc<Row<B>>)>;
+
+impl<B: Stored> InMemoryLog<B> {
+    /// Entries after `after`, in order; of these kinds only, if any are named.
+    pub fn read_after(&self, kinds: Option<&[Kind]>, after: Seq, limit: usize) -> Result<Vec<Record>> {
+        let limit = limit.min(PAGE_ROWS_MAX);
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        let mut seq = after;
+        while seq < self.summary.head.seq && records.len() < limit && bytes < PAGE_BYTES {
+            seq = seq.next();
+            let row = self.row(seq)?;
+            if kinds.is_none_or(|kinds| kinds.contains(&row.meta.kind)) {
+                let record = self.record(seq, &row)?;
+                // Those of some kinds are counted, not weighed.
+                bytes += if kinds.is_none() { record.body.len() } else { 0 };
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+
+    pub fn read_entry(&self, seq: Seq) -> Result<Record> {
+        let row = self.row(seq)?;
+        self.record(seq, &row)
+    }
+
+    /// At most two entries whose id begins with the prefix, by bisection (I13).
+    pub fn find_entries(&self, id_prefix: &str) -> Result<Vec<Record>> {
+        let Some((low, high)) = EntryId::prefix_range(id_prefix) else { return Ok(Vec::new()) };
+        let last = self.summary.head.seq;
+        let start = first_not_before(&self.shelf, last, low);
+        let mut found = Vec::new();
+        for seq in (start.0..=last.0).take(2).map(Seq) {
+            let row = self.row(seq)?;
+            if row.meta.id > high {
+                break;
+            }
+            found.push(self.record(seq, &row)?);
+        }
+        Ok(found)
+    }
+
+    pub fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
+        nth_message(leaf, count, &mut self.ways())
+    }
+
+    pub fn read_path(&self, at: Option<Seq>, until: Until) -> Result<PathSlice> {
+        let at = at.or(self.summary.head.leaf);
+        if let Some(at) = at {
+            self.ways().node(at)?;
+        }
+        let steps = self.walk_back(at, until)?;
+        let first = steps.last().map(|(seq, _)| *seq);
+        let above = first.map(|first| self.ways().node(first)).transpose()?.and_then(|node| node.parent);
+        let entries: Result<Vec<Entry>> =
+            steps.iter().rev().map(|(seq, row)| into_entry(self.record(*seq, row)?)).collect();
+        Ok(PathSlice {
+            head: self.summary.head,
+            entries: entries?,
+            inherited: self.summary.inherited,
+            settings_before: above
+                .map(|above| settings_at(above, &mut self.ways()))
+                .transpose()?
+                .unwrap_or_default(),
+            ended_turns: self.ended_turns(first, above),
+            open_turn: self.summary.open_turn,
+        })
+    }
+
+    /// How turns ended that began behind the entry that a slice hangs from.
+    fn ended_turns(&self, first: Option<Seq>, above: Option<Seq>) -> Vec<(TurnId, Outcome)> {
+        if first.is_none() {
+            return Vec::new();
+        }
+        let above = above.unwrap_or_default();
+        let from = self.ended.partition_point(|turn| turn.ended <= above);
+        let inside = self.ended[from..].iter().filter(|turn| turn.began > above);
+        inside.map(|turn| (turn.turn, turn.outcome)).collect()
+    }
+
+    fn walk_back(&self, at: Option<Seq>, until: Until) -> Result<Steps<B>> {
+        let walk = Walk::from(&self.shelf, at);
+        match until {
+            Until::Root => Ok(walk.collect()),
+            Until::Entries(count) => Ok(walk.take(count as usize).collect()),
+            Until::ContextStart => self.walk_to_context_start(walk),
+        }
+    }
+
+    /// Back to the latest compaction, and from there to the first entry it keeps.
+    fn walk_to_context_start(&self, walk: Walk<'_, B>) -> Result<Steps<B>> {
+        let mut steps = Steps::new();
+        let mut first_kept = None;
+        for (seq, row) in walk {
+            let is_latest = row.meta.kind == Kind::Compaction && first_kept.is_none();
+            if is_latest {
+                first_kept = Some(self.first_kept(seq, &row)?);
+            }
+            steps.push((seq, row));
+            if first_kept == Some(seq) {
+                break;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Where the compaction lets the context begin: at itself, if it keeps nothing.
+    fn first_kept(&self, seq: Seq, row: &Row<B>) -> Result<Seq> {
+        let Body::Compaction(compaction) = into_entry(self.record(seq, row)?)?.body else { return Ok(seq) };
+        let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();
+        Ok(kept.map_or(seq, |(kept, _)| kept))
+    }
+}
+
+pub(super) fn into_entry(record: Record) -> Result<Entry> {
+    let place = format!("entry {}", record.meta.id);
+    record.into_entry().map_err(|error| damaged(place, error))
+}

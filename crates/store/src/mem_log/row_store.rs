@@ -1,0 +1,287 @@
+//! The rows of one log, and the way into the logs it was forked from. Pure memory; bodies are wherever `B` says.
+//!
+//! A shelf only grows. A fork refers to its source's shelf and a row on it, and finds its shared entries there by their
+//! depth: that costs the same for ten entries and for a hundred thousand. Locks are taken from a fork towards its
+//! source and never the other way, one at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use sapwood_core::entry::{Meta, Outcome};
+use sapwood_core::port::store::Result;
+use sapwood_core::settings::Settings;
+use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
+use sapwood_core::{BlobHash, EntryId, Kind, Seq, SessionId, StoreError};
+
+use crate::validate::{beside_tree, no_entry};
+
+/// Where a body is.
+pub trait Stored: Clone + Send + Sync {
+    /// The body's bytes, as the codec wrote them.
+    fn load(&self, kind: Kind) -> Result<Vec<u8>>;
+}
+
+/// One entry, without its body.
+#[derive(Debug, Clone)]
+pub struct Row<B> {
+    /// In the numbering of the log it was written to.
+    pub meta: Meta,
+    /// For entries in the tree.
+    pub links: Option<Links>,
+    pub snapshot: Option<Settings>,
+    pub ended: Option<Outcome>,
+    pub blobs: Box<[BlobHash]>,
+    pub body: B,
+}
+
+/// What a fork begins with: the path to `at` on another shelf, where that row really stands.
+#[derive(Debug)]
+pub struct Base<B> {
+    pub shelf: Arc<RowStore<B>>,
+    pub at: Seq,
+}
+
+#[derive(Debug)]
+struct Rows<B> {
+    /// A row that an erased session no longer needs for its forks is gone.
+    rows: Vec<Option<Arc<Row<B>>>>,
+    /// Which rows refer to a blob.
+    refs: BTreeMap<BlobHash, Vec<Seq>>,
+}
+
+#[derive(Debug)]
+pub struct RowStore<B> {
+    base: Option<Base<B>>,
+    /// Entries up to this seq are found through the base.
+    first: u32,
+    /// Entries up to this seq are shared with another session, and numbered by their depth. More than `first` when a
+    /// fork keeps copies of them.
+    inherited: u32,
+    rows: RwLock<Rows<B>>,
+}
+
+impl<B> RowStore<B> {
+    /// A log of its own whose first `copied` rows will be copies of another one's path.
+    pub fn whole(copied: u32) -> Self {
+        Self { base: None, first: 0, inherited: copied, rows: empty_rows() }
+    }
+
+    /// A log that begins with `inherited` entries of another one.
+    pub fn forked(base: Base<B>, inherited: u32) -> Self {
+        Self { base: Some(base), first: inherited, inherited, rows: empty_rows() }
+    }
+
+    pub fn base(&self) -> Option<&Base<B>> {
+        self.base.as_ref()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Rows<B>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rows<B>> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own_row(&self, seq: Seq) -> Option<Arc<Row<B>>> {
+        let index = seq.0.checked_sub(self.first + 1)?;
+        self.read().rows.get(index as usize)?.clone()
+    }
+
+    /// Puts a row where its seq says; a gap before it stays empty.
+    pub fn push(&self, row: Row<B>) {
+        let Some(index) = row.meta.seq.0.checked_sub(self.first + 1) else { return };
+        let mut inner = self.write();
+        for blob in &row.blobs {
+            inner.refs.entry(*blob).or_default().push(row.meta.seq);
+        }
+        inner.rows.resize(index as usize, None);
+        inner.rows.push(Some(Arc::new(row)));
+    }
+
+    /// Forgets every row but these: what is left of an erased session.
+    pub fn retain(&self, needed: &BTreeSet<Seq>) {
+        let mut inner = self.write();
+        let first = self.first;
+        for (index, row) in inner.rows.iter_mut().enumerate() {
+            if !needed.contains(&Seq(first + 1 + index as u32)) {
+                *row = None;
+            }
+        }
+        inner.refs.retain(|_, seqs| {
+            seqs.retain(|seq| needed.contains(seq));
+            !seqs.is_empty()
+        });
+    }
+
+    /// The blobs that this log's own rows refer to.
+    pub fn own_blobs(&self) -> Vec<BlobHash> {
+        self.read().refs.keys().copied().collect()
+    }
+
+    fn own_refs(&self, blob: &BlobHash) -> Vec<Seq> {
+        self.read().refs.get(blob).cloned().unwrap_or_default()
+    }
+
+    fn depth_of(&self, seq: Seq) -> Option<u32> {
+        if seq.0 <= self.first {
+            return Some(seq.0);
+        }
+        self.own_row(seq)?.links.map(|links| links.depth)
+    }
+}
+
+impl<B> Drop for RowStore<B> {
+    /// Lets go of a long chain of forks one by one: each dropping the next would need as deep a stack.
+    fn drop(&mut self) {
+        let mut next = self.base.take();
+        while let Some(mut shelf) = next.and_then(|base| Arc::into_inner(base.shelf)) {
+            next = shelf.base.take();
+        }
+    }
+}
+
+fn empty_rows<B>() -> RwLock<Rows<B>> {
+    RwLock::new(Rows { rows: Vec::new(), refs: BTreeMap::new() })
+}
+
+/// Where the entry that one log calls `seq` really stands.
+pub fn locate<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<(&Arc<RowStore<B>>, Seq)> {
+    let (mut shelf, mut seq) = (shelf, seq);
+    while seq.0 <= shelf.first {
+        let base = shelf.base.as_ref()?;
+        seq = ancestor_at(base.at, seq.0, &mut RowLookup { shelf: &base.shelf, session: None }).ok()??;
+        shelf = &base.shelf;
+    }
+    Some((shelf, seq))
+}
+
+/// The row of the entry that this log calls `seq`.
+pub fn row_at<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<Arc<Row<B>>> {
+    let (owner, seq) = locate(shelf, seq)?;
+    owner.own_row(seq)
+}
+
+/// The entry's meta in this log's numbering.
+pub fn meta_at<B>(shelf: &RowStore<B>, seq: Seq, row: &Row<B>) -> Meta {
+    let mut meta = row.meta.clone();
+    if seq.0 <= shelf.first {
+        meta.seq = seq;
+        meta.parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
+    }
+    meta
+}
+
+/// Whether the log refers to the blob, in entries of its own or shared ones.
+pub fn refers_to<B>(top: &Arc<RowStore<B>>, blob: &BlobHash) -> bool {
+    if !top.own_refs(blob).is_empty() {
+        return true;
+    }
+    let mut next = top.base.as_ref();
+    while let Some(base) = next {
+        let shares = |seq: &Seq| {
+            let depth = base.shelf.depth_of(*seq).filter(|depth| *depth <= top.first);
+            let place = depth.and_then(|depth| locate(top, Seq(depth)));
+            place.is_some_and(|(owner, at)| Arc::ptr_eq(owner, &base.shelf) && at == *seq)
+        };
+        if base.shelf.own_refs(blob).iter().any(shares) {
+            return true;
+        }
+        next = base.shelf.base.as_ref();
+    }
+    false
+}
+
+/// Finding the way in a log: what placing and walking ask for.
+pub struct RowLookup<'a, B> {
+    pub shelf: &'a Arc<RowStore<B>>,
+    /// For errors.
+    pub session: Option<&'a SessionId>,
+}
+
+impl<B> RowLookup<'_, B> {
+    fn missing(&self, seq: Seq) -> StoreError {
+        match self.session {
+            Some(session) => no_entry(session, seq),
+            None => StoreError::Damaged {
+                place: "the shared part of a fork".to_owned(),
+                what: format!("no entry {seq}"),
+            },
+        }
+    }
+}
+
+impl<B> Lookup for RowLookup<'_, B> {
+    type Error = StoreError;
+
+    fn node(&mut self, seq: Seq) -> Result<Node> {
+        let (owner, at) = locate(self.shelf, seq).ok_or_else(|| self.missing(seq))?;
+        let row = owner.own_row(at).ok_or_else(|| self.missing(seq))?;
+        let links = row.links.ok_or_else(|| beside_tree(seq, row.meta.kind))?;
+        if seq.0 > self.shelf.first {
+            return Ok(Node { seq, parent: row.meta.parent, links });
+        }
+        let settings = links.settings.and_then(|at| owner.depth_of(at)).map(Seq);
+        let links = Links { depth: seq.0, jump: seq, messages: links.messages, settings };
+        Ok(Node { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+    }
+
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        let last = self.shelf.first + self.shelf.read().rows.len() as u32;
+        let seq = first_not_before(self.shelf, Seq(last), id);
+        let row = row_at(self.shelf, seq).filter(|row| row.meta.id == id);
+        Ok(row.map(|row| (seq, row.meta.kind)))
+    }
+
+    fn settings(&mut self, at: Seq) -> Result<Settings> {
+        let row = row_at(self.shelf, at).ok_or_else(|| self.missing(at))?;
+        Ok(row.snapshot.clone().unwrap_or_default())
+    }
+
+    fn inherited(&self) -> u32 {
+        self.shelf.inherited
+    }
+}
+
+/// The first entry whose id is not smaller; one past `last` if there is none. Ids grow with seq (I13).
+pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> Seq {
+    let (mut low, mut high) = (1, last.0 + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        // A hole is what is left of an erased session: nothing there can be asked for.
+        match row_at(shelf, Seq(middle)) {
+            Some(row) if row.meta.id >= id => high = middle,
+            _ => low = middle + 1,
+        }
+    }
+    Seq(low)
+}
+
+/// Walks a path from an entry towards the root.
+pub struct Walk<'a, B> {
+    top: &'a Arc<RowStore<B>>,
+    next: Option<(Seq, &'a Arc<RowStore<B>>, Seq)>,
+}
+
+impl<'a, B> Walk<'a, B> {
+    pub fn from(top: &'a Arc<RowStore<B>>, seq: Option<Seq>) -> Self {
+        let place = |seq| locate(top, seq).map(|(owner, at)| (seq, owner, at));
+        Self { top, next: seq.and_then(place) }
+    }
+}
+
+impl<B> Iterator for Walk<'_, B> {
+    /// The seq in the numbering of the log that is walked, and the row.
+    type Item = (Seq, Arc<Row<B>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (seq, owner, at) = self.next.take()?;
+        let row = owner.own_row(at)?;
+        let parent =
+            if Arc::ptr_eq(owner, self.top) { row.meta.parent } else { seq.0.checked_sub(1).map(Seq) };
+        if let (Some(parent), Some(above)) = (parent, row.meta.parent) {
+            self.next = locate(owner, above).map(|(owner, at)| (parent, owner, at));
+        }
+        Some((seq, row))
+    }
+}

@@ -1,0 +1,91 @@
+//! Searching many logs, one after another. An entry is found in the session it was written to; if that was erased, or is
+//! not the caller's to see, in a fork that shares it; and in whichever session the search was narrowed to.
+
+use std::collections::HashSet;
+
+use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
+use sapwood_core::{EntryId, Right, Scope, Seq, SessionId, StoreError};
+
+use super::read::into_entry;
+use super::{InMemoryLog, Stored};
+use crate::authorize::authorize;
+use crate::match_text::Query;
+use crate::validate::{self, HitCursor};
+
+/// Hits beyond those of a page that are kept before they are sorted out.
+const SPARE_HITS_MAX: usize = 1_000;
+
+/// One search under way.
+pub struct Searching<'a> {
+    scope: &'a Scope,
+    only: Option<&'a SessionId>,
+    words: Query,
+    limit: usize,
+    after: Option<HitCursor>,
+    hits: Vec<Hit>,
+    /// Shared entries that are found in forks only, each of them once.
+    heirlooms: HashSet<EntryId>,
+}
+
+impl<'a> Searching<'a> {
+    pub fn new(scope: &'a Scope, query: &'a SearchQuery) -> Result<Self> {
+        let (limit, after) = validate::check_search(query)?;
+        Ok(Self {
+            scope,
+            only: query.session.as_ref(),
+            words: Query::parse(&query.text),
+            limit,
+            after,
+            hits: Vec::new(),
+            heirlooms: HashSet::new(),
+        })
+    }
+
+    /// Looks through one log. `is_orphan` says of a shared entry that it is not found where it was written: because that
+    /// session is erased, or because the caller does not see it.
+    pub fn visit<B: Stored>(&mut self, book: &InMemoryLog<B>, is_orphan: impl Fn(Seq) -> bool) -> Result<()> {
+        let summary = &book.summary;
+        let is_asked = self.only.is_none_or(|only| *only == summary.id);
+        if self.words.is_empty() || !is_asked || authorize(self.scope, summary, Right::Read).is_err() {
+            return Ok(());
+        }
+        for seq in (1..=summary.head.seq.0).map(Seq) {
+            let is_shared = seq.0 <= summary.inherited;
+            if is_shared && self.only.is_none() && !is_orphan(seq) {
+                continue;
+            }
+            let Some(hit) = find_in(book, seq, &self.words)? else { continue };
+            if !is_shared || self.heirlooms.insert(hit.id) {
+                self.hits.push(hit);
+            }
+        }
+        if self.hits.len() > self.limit + SPARE_HITS_MAX {
+            validate::keep_newest(&mut self.hits, self.limit + 1, self.after.as_ref());
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> Page<Hit> {
+        validate::page_of_hits(self.hits, self.limit, self.after.as_ref())
+    }
+}
+
+/// The session a search is narrowed to has to be one the caller may read.
+pub fn check_only<B: Stored>(
+    scope: &Scope,
+    session: &SessionId,
+    book: Option<&InMemoryLog<B>>,
+) -> Result<()> {
+    let book = book.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
+    authorize(scope, &book.summary, Right::Read)
+}
+
+fn find_in<B: Stored>(book: &InMemoryLog<B>, seq: Seq, words: &Query) -> Result<Option<Hit>> {
+    let row = book.row(seq)?;
+    let entry = into_entry(book.record(seq, &row)?)?;
+    let text = entry.body.search_text();
+    if !words.matches(&text) {
+        return Ok(None);
+    }
+    Ok(Some(validate::hit_of(&book.summary, &entry.meta, words, &text)))
+}

@@ -1,0 +1,183 @@
+//! Where a store's files are, looked at from outside: whether they are still where they were, and whether there is room beside
+//! them. A database's own files are never opened for it: closing them would let go of the locks that the process holds.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+use uuid::Uuid;
+
+use crate::permissions;
+
+/// How much is written to see whether there is room: a few pages.
+const TRIED_BYTES: usize = 16 << 10;
+
+pub struct PathHealth {
+    /// The file, or the directory, that holds everything.
+    path: PathBuf,
+    /// Which one that was when it was first looked at.
+    identity: OnceLock<Identity>,
+}
+
+/// What tells a file from another one that came to its place.
+type Identity = (u64, u64);
+
+impl PathHealth {
+    pub fn new(path: &Path) -> Self {
+        let place = Self { path: path.to_owned(), identity: OnceLock::new() };
+        // What is not there yet is remembered when it is.
+        let _ = place.check_is_there();
+        place
+    }
+
+    /// Whether it is there, and something can be written to it.
+    pub fn check(&self) -> Result<()> {
+        self.check_is_there()?;
+        match try_write(&self.tried_file()) {
+            // Whoever may not make files there may still write to this one.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.is_open_file() => Ok(()),
+            Err(error) => Err(io_error(&self.path, error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn check_is_there(&self) -> Result<()> {
+        let found = match fs::metadata(&self.path) {
+            Ok(found) => identity_of(&found),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.identity.get().is_none() => {
+                return Ok(());
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(self.moved()),
+            Err(error) => return Err(io_error(&self.path, error)),
+        };
+        if *self.identity.get_or_init(|| found) != found {
+            return Err(self.moved());
+        }
+        Ok(())
+    }
+
+    fn moved(&self) -> StoreError {
+        let why = "it was moved or taken away while it was in use".to_owned();
+        StoreError::Unreachable { place: self.path.display().to_string(), why }
+    }
+
+    fn is_open_file(&self) -> bool {
+        self.path.metadata().is_ok_and(|found| found.is_file() && !found.permissions().readonly())
+    }
+
+    /// Beside a file, in a directory, or in what a directory that is not there yet will be made in.
+    fn tried_file(&self) -> PathBuf {
+        let dir = nearest(&self.path, Path::is_dir);
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        // Nobody can lay a link where it will be, and no other process has the same.
+        dir.join(format!(".{name}.tried-{}", Uuid::new_v4().simple()))
+    }
+}
+
+/// The path itself or what is next above it that is there, at last the working directory.
+fn nearest(path: &Path, is_there: impl Fn(&Path) -> bool) -> &Path {
+    let found = path.ancestors().find(|above| !above.as_os_str().is_empty() && is_there(above));
+    found.unwrap_or(Path::new("."))
+}
+
+fn try_write(path: &Path) -> std::io::Result<()> {
+    let mut file = permissions::file_options().write(true).create_new(true).open(path)?;
+    let written = file.write_all(&[0; TRIED_BYTES]);
+    drop(file);
+    // A process that is killed in between leaves it behind. That is rare, and it is small: nobody looks for such files.
+    match fs::remove_file(path) {
+        // Somebody cleaned up.
+        Err(error) if error.kind() == ErrorKind::NotFound => written,
+        removed => written.and(removed),
+    }
+}
+
+#[cfg(unix)]
+fn identity_of(found: &fs::Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    (found.dev(), found.ino())
+}
+
+#[cfg(not(unix))]
+fn identity_of(_: &fs::Metadata) -> Identity {
+    (0, 0)
+}
+
+/// An I/O error, with its place.
+pub fn io_error(path: &Path, source: std::io::Error) -> StoreError {
+    let place = path.display().to_string();
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { place },
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            StoreError::ReadOnly { place, why: source.to_string() }
+        }
+        _ => StoreError::Io { place, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_goes_away_or_is_another_one_is_noticed_and_nothing_is_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join("s.db"), dir.path().join("away"));
+        let early = PathHealth::new(&path);
+        assert!(early.check().is_ok(), "it may still be made");
+        fs::write(&path, "one").unwrap();
+        let place = PathHealth::new(&path);
+        assert!(place.check().is_ok() && early.check().is_ok());
+        fs::rename(&path, &away).unwrap();
+        for place in [&place, &early] {
+            assert_eq!(place.check().unwrap_err().code(), "store.unreachable");
+        }
+        fs::write(&path, "two").unwrap();
+        assert_eq!(place.check().unwrap_err().code(), "store.unreachable", "it is another one");
+        fs::rename(&away, &path).unwrap();
+        assert!(place.check().is_ok());
+        let left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["s.db"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_tried_is_not_where_somebody_could_lay_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("s.db"), dir.path().join("other"));
+        fs::write(&path, "one").unwrap();
+        fs::write(&other, "somebody else's").unwrap();
+        let place = PathHealth::new(&path);
+        let guessed = dir.path().join(format!(".s.db.tried-{}", std::process::id()));
+        std::os::unix::fs::symlink(&other, &guessed).unwrap();
+        assert!(place.check().is_ok());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "somebody else's");
+        assert!(guessed.is_symlink(), "what another process tries is left alone");
+        assert_ne!(place.tried_file(), place.tried_file());
+        assert_eq!(try_write(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn where_nothing_is_there_not_even_the_working_directory_the_search_ends() {
+        for path in ["s.db", "deep/er/s.db", "/deep/s.db", ""] {
+            assert_eq!(nearest(Path::new(path), |_| false), Path::new("."));
+        }
+        assert_eq!(nearest(Path::new("deep/er/s.db"), |dir| dir == Path::new("deep")), Path::new("deep"));
+    }
+
+    #[test]
+    fn a_directory_is_tried_from_the_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("deep/store");
+        let place = PathHealth::new(&root);
+        assert!(place.check().is_ok() && !root.exists());
+        fs::create_dir_all(&root).unwrap();
+        assert!(place.check().is_ok());
+        fs::remove_dir(&root).unwrap();
+        assert_eq!(place.check().unwrap_err().code(), "store.unreachable");
+    }
+}

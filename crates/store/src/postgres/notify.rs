@@ -1,0 +1,142 @@
+//! Waking readers. Whoever has written says so on a channel that every process hears; a wake-up carries no more than who
+//! sent it, and readers pull. Writers do not wait for it, and it is not part of their transaction, where it would make
+//! commits wait for each other. Should one be lost, followers look by themselves after a while.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_postgres::AsyncMessage;
+
+use super::connect::{Acting, Server};
+
+const CHANNEL: &str = "sapwood";
+/// Wake-ups are sent no closer together than this: one tells of all that was written since.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Between two tries to listen again.
+const LISTEN_AGAIN: Duration = Duration::from_millis(500);
+
+/// What is shared between those who speak and those who listen.
+struct Shared {
+    /// Another number after each write, by whomever.
+    mark: watch::Sender<u64>,
+    is_listening: AtomicBool,
+    was_asked: AtomicBool,
+    is_due: AtomicBool,
+    is_sending: AtomicU64,
+    /// To know our own voice.
+    name: String,
+}
+
+#[derive(Clone)]
+pub(super) struct Notifier {
+    shared: Arc<Shared>,
+    pool: Pool,
+    handle: Handle,
+}
+
+impl Notifier {
+    pub fn new(pool: Pool, handle: Handle) -> Self {
+        let shared = Shared {
+            mark: watch::Sender::new(1),
+            is_listening: AtomicBool::new(false),
+            was_asked: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
+            is_sending: AtomicU64::new(0),
+            name: uuid::Uuid::new_v4().simple().to_string(),
+        };
+        Self { shared: Arc::new(shared), pool, handle }
+    }
+
+    /// Something was written. Nobody waits for this.
+    pub fn tell_others(&self) {
+        self.shared.mark.send_modify(|mark| *mark += 1);
+        self.shared.is_due.store(true, Ordering::SeqCst);
+        if self.shared.is_sending.swap(1, Ordering::SeqCst) == 0 {
+            self.handle.spawn(self.clone().send());
+        }
+    }
+
+    async fn send(self) {
+        loop {
+            while self.shared.is_due.swap(false, Ordering::SeqCst) {
+                self.notify().await;
+                tokio::time::sleep(PAUSE).await;
+            }
+            self.shared.is_sending.store(0, Ordering::SeqCst);
+            // Somebody may have come between the two.
+            if !self.shared.is_due.load(Ordering::SeqCst)
+                || self.shared.is_sending.swap(1, Ordering::SeqCst) == 1
+            {
+                return;
+            }
+        }
+    }
+
+    async fn notify(&self) {
+        let Ok(client) = self.pool.get().await else { return };
+        // A wake-up that is lost is made up for by the followers' own look.
+        let _ = client.batch_execute(&format!("NOTIFY {CHANNEL}, '{}'", self.shared.name)).await;
+    }
+
+    /// Sends what is still to be sent.
+    pub async fn flush(&self) {
+        if self.shared.is_due.swap(false, Ordering::SeqCst) {
+            self.notify().await;
+        }
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.shared.is_due.load(Ordering::SeqCst)
+    }
+
+    /// Begins to listen with the first question. None while nobody is heard.
+    pub fn mark(&self, server: &Server, acting: Acting) -> Option<u64> {
+        if !self.shared.was_asked.swap(true, Ordering::SeqCst) {
+            self.handle.spawn(listen(Arc::downgrade(&self.shared), server.clone(), acting));
+        }
+        self.shared.is_listening.load(Ordering::SeqCst).then(|| *self.shared.mark.borrow())
+    }
+
+    /// Waits until the mark is another one.
+    pub async fn changed(&self, since: u64) {
+        let mut mark = self.shared.mark.subscribe();
+        // The sender lives in ourselves.
+        let _ = mark.wait_for(|mark| *mark != since).await;
+    }
+}
+
+async fn listen(shared: Weak<Shared>, server: Server, acting: Acting) {
+    while shared.strong_count() > 0 {
+        let (heard, closed) = (shared.clone(), Arc::new(tokio::sync::Notify::new()));
+        let close = closed.clone();
+        let hear = move |message| match message {
+            Some(AsyncMessage::Notification(wake)) => {
+                if let Some(shared) = heard.upgrade().filter(|shared| shared.name != wake.payload()) {
+                    shared.mark.send_modify(|mark| *mark += 1);
+                }
+            }
+            Some(_) => {}
+            None => close.notify_one(),
+        };
+        if let Ok(client) = server.connect(acting, hear).await
+            && client.batch_execute(&format!("LISTEN {CHANNEL}")).await.is_ok()
+        {
+            set_listening(&shared, true);
+            closed.notified().await;
+            set_listening(&shared, false);
+        }
+        tokio::time::sleep(LISTEN_AGAIN).await;
+    }
+}
+
+/// What was written while nobody listened is not known: the mark is another one either way.
+fn set_listening(shared: &Weak<Shared>, listening: bool) {
+    if let Some(shared) = shared.upgrade() {
+        shared.is_listening.store(listening, Ordering::SeqCst);
+        shared.mark.send_modify(|mark| *mark += 1);
+    }
+}

@@ -1,0 +1,210 @@
+//! What is known of a log, for the pure functions that ask as they go ([`tree::place`](sapwood_core::tree::place) and its
+//! kin). They cannot wait for a database; so they are run on what is known, stop at the first thing that is not, and are run
+//! again when it has been fetched. What they will ask for is mostly known before: the leaf, and what its jump pointers
+//! lead to.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use sapwood_core::port::store::Result;
+use sapwood_core::settings::Settings;
+use sapwood_core::tree::{Links, Lookup, Node, PlaceError, Placed};
+use sapwood_core::{Body, Draft, EntryId, Kind, Seq, StoreError};
+
+use super::log::{LogRows, NodeRow, int};
+
+/// How often a function is run again: each run fetches something new.
+const RUNS_MAX: usize = 100_000;
+/// Nodes remembered between appends; when there are more, only those the last append made are kept.
+const NODES_MAX: usize = 64;
+
+/// What is not known yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Want {
+    Node(Seq),
+    Id(EntryId),
+    Settings(Seq),
+}
+
+pub(super) enum Stop {
+    Want(Want),
+    Refused(PlaceError),
+}
+
+impl From<PlaceError> for Stop {
+    fn from(error: PlaceError) -> Self {
+        Stop::Refused(error)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Prefetched {
+    pub inherited: u32,
+    nodes: HashMap<Seq, Node>,
+    ids: HashMap<EntryId, Option<(Seq, Kind)>>,
+    settings: HashMap<Seq, Settings>,
+}
+
+impl Prefetched {
+    pub fn new(inherited: u32) -> Self {
+        Self { inherited, ..Self::default() }
+    }
+
+    /// Adds what has just been written, and forgets what the next append will hardly need.
+    pub fn remember(&mut self, placed: &[Placed]) {
+        if self.nodes.len() + placed.len() > NODES_MAX {
+            let jumps: Vec<Seq> = placed.iter().filter_map(|placed| placed.links).map(|it| it.jump).collect();
+            let far: Vec<Seq> =
+                jumps.iter().filter_map(|jump| self.nodes.get(jump)).map(|node| node.links.jump).collect();
+            self.nodes.retain(|seq, _| jumps.contains(seq) || far.contains(seq));
+        }
+        self.ids.clear();
+        let newest = self.settings.keys().max().copied();
+        self.settings.retain(|seq, _| Some(*seq) == newest);
+        let last = placed.len().saturating_sub(NODES_MAX);
+        for placed in &placed[last..] {
+            let meta = &placed.entry.meta;
+            if let Some(links) = placed.links {
+                self.nodes.insert(meta.seq, Node { seq: meta.seq, parent: meta.parent, links });
+            }
+            if let Some(settings) = &placed.snapshot {
+                self.settings.insert(meta.seq, settings.clone());
+            }
+        }
+    }
+
+    pub fn knows_node(&self, seq: Seq) -> bool {
+        self.nodes.contains_key(&seq)
+    }
+
+    /// Fetches what placing these drafts will ask for first.
+    pub async fn prepare(&mut self, log: &LogRows<'_>, leaf: Option<Seq>, drafts: &[Draft]) -> Result<()> {
+        let mut ids = Vec::new();
+        let mut leaves: Vec<Seq> = leaf.into_iter().collect();
+        for draft in drafts {
+            match &draft.body {
+                Body::Label(label) => ids.push(label.target),
+                Body::LeafMoved(moved) => ids.extend(moved.to),
+                Body::Compaction(compaction) => ids.extend(compaction.first_kept),
+                _ => {}
+            }
+        }
+        for id in ids {
+            if let Entry::Vacant(place) = self.ids.entry(id) {
+                let found = log.find(id).await?;
+                leaves.extend(found.map(|(seq, _)| seq));
+                place.insert(found);
+            }
+        }
+        leaves.retain(|seq| !self.nodes.contains_key(seq));
+        for row in log.nodes_from(&leaves).await? {
+            self.add(row);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, row: NodeRow) {
+        let links =
+            Links { depth: row.depth, jump: row.jump, messages: row.messages, settings: row.settings };
+        self.nodes.insert(row.seq, Node { seq: row.seq, parent: row.parent, links });
+    }
+
+    /// Runs a function until everything it asks for is known.
+    pub async fn supply<T>(
+        &mut self,
+        log: &LogRows<'_>,
+        mut run: impl FnMut(&mut Self) -> Result<T, Stop>,
+    ) -> Result<T> {
+        for _ in 0..RUNS_MAX {
+            match run(self) {
+                Ok(done) => return Ok(done),
+                Err(Stop::Refused(error)) => return Err(error.into()),
+                Err(Stop::Want(want)) => self.fetch(log, want).await?,
+            }
+        }
+        Err(log.db.damaged(format!("the tree of session {} has no end", log.pk())))
+    }
+
+    async fn fetch(&mut self, log: &LogRows<'_>, want: Want) -> Result<()> {
+        match want {
+            Want::Node(seq) if seq.0 > self.inherited => {
+                for row in log.nodes_from(&[seq]).await? {
+                    self.add(row);
+                }
+                if !self.knows_node(seq) {
+                    let what = format!("session {} has no entry {seq} in its tree", log.pk());
+                    return Err(log.db.damaged(what));
+                }
+            }
+            Want::Node(seq) => {
+                let node = shared_node(log, seq).await?;
+                self.nodes.insert(seq, node);
+            }
+            Want::Id(id) => {
+                self.ids.insert(id, log.find(id).await?);
+            }
+            Want::Settings(seq) => {
+                self.settings.insert(seq, read_settings(log, seq).await?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A shared entry's node in the fork's numbering: seq and depth are the same, and no pointer crosses the border.
+async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<Node> {
+    let gone = || log.db.damaged(format!("shared entry {seq} of session {} is gone", log.pk()));
+    let (pk, at) = log.home_of(seq).await?;
+    let row = log.node_of(pk, at).await?.ok_or_else(gone)?;
+    let settings = match row.settings {
+        Some(own) if own.0 > log.inherited_of(pk) => {
+            Some(Seq(log.node_of(pk, own).await?.ok_or_else(gone)?.depth))
+        }
+        shared => shared,
+    };
+    let links = Links { depth: row.depth, jump: seq, messages: row.messages, settings };
+    Ok(Node { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+}
+
+async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
+    let (pk, seq) = log.home_of(at).await?;
+    let sql = "SELECT snapshot FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3";
+    let row = log.db.query_one(sql, &[&log.db.tenant.as_str(), &pk, &int(seq.0)]).await?;
+    serde_json::from_str(row.get::<_, Option<&str>>(0).unwrap_or("{}"))
+        .map_err(|error| log.db.damaged(format!("the settings at entry {at}: {error}")))
+}
+
+impl Lookup for Prefetched {
+    type Error = Stop;
+
+    fn node(&mut self, seq: Seq) -> Result<Node, Stop> {
+        self.nodes.get(&seq).copied().ok_or(Stop::Want(Want::Node(seq)))
+    }
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Stop> {
+        self.ids.get(&id).copied().ok_or(Stop::Want(Want::Id(id)))
+    }
+    fn settings(&mut self, at: Seq) -> Result<Settings, Stop> {
+        self.settings.get(&at).cloned().ok_or(Stop::Want(Want::Settings(at)))
+    }
+    fn inherited(&self) -> u32 {
+        self.inherited
+    }
+}
+
+/// The settings in force at an entry.
+pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings> {
+    let mut known = Prefetched::new(log.inherited());
+    known.supply(log, |known| sapwood_core::tree::settings_at(seq, known)).await
+}
+
+/// The node of an entry.
+pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<Node, StoreError> {
+    let mut known = Prefetched::new(log.inherited());
+    known.supply(log, |known| known.node(seq)).await
+}
+
+/// Whether an entry is on the path to another.
+pub(super) async fn is_on_path(log: &LogRows<'_>, seq: Seq, leaf: Option<Seq>) -> Result<bool> {
+    let mut known = Prefetched::new(log.inherited());
+    known.supply(log, |known| sapwood_core::tree::is_on_path(seq, leaf, known)).await
+}

@@ -1,0 +1,164 @@
+//! What the writer remembers of the sessions that are being appended to, so that an append reads nothing: the summary, the
+//! lease, and the few nodes that the next entry's links are made from.
+//!
+//! It is true only as long as nobody else writes. SQLite tells: the file's data version changes when another connection
+//! commits, and then everything is forgotten. A session that any other verb touches is forgotten, too.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use sapwood_core::port::store::Result;
+use sapwood_core::settings::Settings;
+use sapwood_core::tree::{Lookup, Node, Placed};
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
+
+use super::audit::LastLine;
+use super::connection::StoreConnection;
+use super::error::AtPath;
+use super::lease::lease_of;
+use super::log::LogRows;
+use super::session::{Order, SessionRow, find};
+use crate::lease::StoredLease;
+
+/// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
+const SESSIONS_MAX: usize = 4_096;
+/// Tenants remembered, in the same way.
+const TENANTS_MAX: usize = 4_096;
+/// How far the time a session is listed by may stay behind its last update.
+pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
+/// Nodes remembered per session: the leaf, and what its jump pointers lead to.
+const NODES_MAX: usize = 8;
+
+pub(super) struct CachedSession {
+    pub row: SessionRow,
+    pub lease: Option<StoredLease>,
+    pub nodes: Nodes,
+}
+
+impl CachedSession {
+    pub fn load(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Self> {
+        let row = find(db, scope, session, Right::Read)?;
+        let lease = lease_of(db, row.pk)?;
+        Ok(Self { row, lease, nodes: Nodes::default() })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct AppendCache {
+    sessions: RefCell<HashMap<(TenantId, SessionId), CachedSession>>,
+    data_version: Cell<i64>,
+    /// Where each tenant's audit ends.
+    lines: RefCell<HashMap<i64, LastLine>>,
+    /// The session that was appended to last.
+    last: Cell<Option<i64>>,
+}
+
+impl AppendCache {
+    /// Call at the start of each transaction: forgets everything if another connection has written. It may have erased
+    /// what is waiting to be indexed.
+    pub fn refresh(&self, db: &StoreConnection) -> Result<()> {
+        let mut select = db.prepare("PRAGMA data_version")?;
+        let version = select.query_row([], |row| row.get(0)).at(&db.path)?;
+        if self.data_version.replace(version) != version {
+            self.forget_all();
+            db.fresh.forget_all();
+        }
+        Ok(())
+    }
+
+    /// Takes a session out; whoever has appended to it gives it back with [`AppendCache::keep`]. An append that fails does not,
+    /// and the next one reads it anew.
+    pub fn take(&self, scope: &Scope, session: &SessionId) -> Option<CachedSession> {
+        self.sessions.borrow_mut().remove(&(scope.tenant.clone(), session.clone()))
+    }
+
+    pub fn keep(&self, scope: &Scope, cached: CachedSession) {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.len() >= SESSIONS_MAX {
+            sessions.clear();
+        }
+        sessions.insert((scope.tenant.clone(), cached.row.summary.id.clone()), cached);
+    }
+
+    /// Whether a session that has just been appended to moves in the list. If it was the last one, too, it is on top.
+    pub fn order_after(&self, row: &SessionRow) -> Order {
+        let was_last = self.last.replace(Some(row.pk)) == Some(row.pk);
+        let behind_ms = row.summary.updated_at.0 - row.listed_at.0;
+        if was_last && behind_ms < LISTED_BEHIND_MS_MAX { Order::Kept } else { Order::Changed }
+    }
+
+    pub fn last_line(&self, tenant: i64) -> Option<LastLine> {
+        self.lines.borrow_mut().remove(&tenant)
+    }
+
+    pub fn keep_line(&self, tenant: i64, line: LastLine) {
+        let mut lines = self.lines.borrow_mut();
+        if lines.len() >= TENANTS_MAX {
+            lines.clear();
+        }
+        lines.insert(tenant, line);
+    }
+
+    pub fn forget(&self, pk: i64) {
+        self.last.set(None);
+        self.sessions.borrow_mut().retain(|_, cached| cached.row.pk != pk);
+    }
+
+    pub fn forget_all(&self) {
+        self.last.set(None);
+        self.sessions.borrow_mut().clear();
+        self.lines.borrow_mut().clear();
+    }
+}
+
+/// The nodes that were met last, newest last.
+#[derive(Default)]
+pub(super) struct Nodes(Vec<Node>);
+
+impl Nodes {
+    fn get(&self, seq: Seq) -> Option<Node> {
+        self.0.iter().rev().find(|node| node.seq == seq).copied()
+    }
+
+    fn add(&mut self, node: Node) {
+        if self.0.len() >= NODES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(node);
+    }
+
+    pub fn remember(&mut self, placed: &Placed) {
+        let meta = &placed.entry.meta;
+        if let Some(links) = placed.links {
+            self.add(Node { seq: meta.seq, parent: meta.parent, links });
+        }
+    }
+}
+
+/// A log that remembers the nodes it has been asked for.
+pub(super) struct Remembering<'d, 'n> {
+    pub rows: LogRows<'d>,
+    pub nodes: &'n mut Nodes,
+}
+
+impl Lookup for Remembering<'_, '_> {
+    type Error = StoreError;
+
+    fn node(&mut self, seq: Seq) -> Result<Node> {
+        if let Some(node) = self.nodes.get(seq) {
+            return Ok(node);
+        }
+        let node = self.rows.node(seq)?;
+        self.nodes.add(node);
+        Ok(node)
+    }
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        self.rows.find(id)
+    }
+    fn settings(&mut self, at: Seq) -> Result<Settings> {
+        self.rows.settings(at)
+    }
+    fn inherited(&self) -> u32 {
+        self.rows.inherited
+    }
+}

@@ -1,0 +1,119 @@
+//! Folding the write-ahead log into the file, beside the writer: copying pages and syncing the file takes tens of
+//! milliseconds, and nobody who appends has to wait for it.
+//!
+//! SQLite begins the log anew only at a moment when all of it is in the file, and a busy writer leaves no such moment: it is
+//! always a little ahead. So once most of the log is folded, the writer folds the little that is left by itself. A log that
+//! is written over again is also quicker to sync than one that grows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use rusqlite::hooks::Wal;
+use sapwood_core::StoreError;
+use sapwood_core::port::store::Result;
+
+use super::connection::{Mode, StoreConnection};
+use super::error::AtPath;
+use crate::Key;
+
+/// Pages in the log that are worth being folded.
+const FOLD_PAGES: u32 = 4_000;
+/// Pages that the writer folds itself after the thread has folded the others.
+const REST_PAGES_MAX: u32 = 1_000;
+/// Pages in the log before the writer folds them all itself: 64 MB.
+const LOG_PAGES_MAX: u32 = 16_000;
+
+/// The thread that folds. It ends when this is dropped.
+pub(super) struct Checkpointer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// How much of the log is known to be in the file.
+    folded_pages: AtomicU32,
+    /// The thread has folded, and the rest is left to the writer.
+    finish: AtomicBool,
+    due: AtomicBool,
+    closing: AtomicBool,
+}
+
+impl Checkpointer {
+    /// Starts to watch what is committed on the writer's db.
+    pub fn start(writer: &mut StoreConnection, key: Option<Key>) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (path, served) = (writer.path.clone(), Arc::clone(&shared));
+        let failed = |source| StoreError::Io { place: writer.path.display().to_string(), source };
+        let thread = std::thread::Builder::new()
+            .name("sapwood-folder".to_owned())
+            .spawn(move || served.serve(path, key))
+            .map_err(failed)?;
+        let (watching, handle) = (Arc::clone(&shared), thread.thread().clone());
+        let hook = move |wal: &mut Wal, pages: i32| {
+            if watching.note_commit(wal, pages) {
+                handle.unpark();
+            }
+            Ok(())
+        };
+        writer.conn.wal_hook(Some(hook)).at(&writer.path)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Runs in each of the writer's commits; says whether the thread has to be woken.
+    fn note_commit(&self, wal: &mut Wal, pages: i32) -> bool {
+        let pages = u32::try_from(pages).unwrap_or(0);
+        let mut folded = self.folded_pages.load(Ordering::Relaxed);
+        if pages < folded {
+            // The log has begun anew.
+            folded = 0;
+            self.folded_pages.store(0, Ordering::Relaxed);
+        }
+        let is_short = pages - folded <= REST_PAGES_MAX;
+        if pages >= LOG_PAGES_MAX || self.finish.swap(false, Ordering::SeqCst) && is_short {
+            // The commit stands, whatever becomes of this.
+            let _ = wal.checkpoint();
+            return false;
+        }
+        pages - folded >= FOLD_PAGES && !self.due.swap(true, Ordering::SeqCst)
+    }
+
+    fn serve(&self, path: PathBuf, key: Option<Key>) {
+        let mut db = None;
+        while !self.closing.load(Ordering::SeqCst) {
+            if self.due.load(Ordering::SeqCst) {
+                if db.is_none() {
+                    db = StoreConnection::open(&path, Mode::Write, key.as_ref()).ok();
+                }
+                // What cannot be folded now stays in the log, and the writer tries again when that is long.
+                if let Some(pages) = db.as_ref().and_then(fold) {
+                    self.folded_pages.store(pages, Ordering::Relaxed);
+                    self.finish.store(true, Ordering::SeqCst);
+                }
+                self.due.store(false, Ordering::SeqCst);
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// Folds what can be folded without making anybody wait, and says how much of the log that is.
+fn fold(db: &StoreConnection) -> Option<u32> {
+    let mut fold = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").ok()?;
+    fold.query_row([], |row| row.get(2)).ok()
+}

@@ -1,0 +1,301 @@
+//! A connection and what is worth remembering between calls on it: the pks of tenants and principals, which never change.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+use sapwood_core::port::store::Result;
+use sapwood_core::{Principal, StoreError, TenantId};
+
+use super::append_cache::AppendCache;
+use super::error::{AtPath, BUSY_WAIT_MS};
+use super::search::Fresh;
+use crate::Key;
+
+/// Statements kept ready per connection.
+const STATEMENTS_MAX: usize = 64;
+/// Page cache of one connection.
+const CACHE_KIB: i64 = 16 << 10;
+/// How much of the file is mapped, where it is.
+const MMAP_BYTES: i64 = 1 << 30;
+/// A log that a burst has blown up is cut back to this.
+const WAL_BYTES_KEPT: i64 = 64 << 20;
+
+/// What a connection may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Write,
+    Read,
+    /// As [`Mode::Read`], with the file mapped into memory: for whoever reads much of it at once and keeps what it reads.
+    ReadMapped,
+}
+
+pub(super) struct StoreConnection {
+    pub conn: Connection,
+    pub path: PathBuf,
+    tenants: RefCell<HashMap<TenantId, i64>>,
+    principals: RefCell<HashMap<i64, Principal>>,
+    principal_pks: RefCell<HashMap<Principal, i64>>,
+    /// Sessions that were appended to lately, on the writer's db.
+    pub append_cache: AppendCache,
+    /// Texts that were appended lately and are not in the search index yet, on the writer's db.
+    pub fresh: Fresh,
+}
+
+impl StoreConnection {
+    pub fn open(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Self> {
+        let conn = connect(path, mode, key)?;
+        conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        let db = Self {
+            conn,
+            path: path.to_owned(),
+            tenants: RefCell::default(),
+            principals: RefCell::default(),
+            principal_pks: RefCell::default(),
+            append_cache: AppendCache::default(),
+            fresh: Fresh::default(),
+        };
+        db.tune(mode).at(path)?;
+        Ok(db)
+    }
+
+    fn tune(&self, mode: Mode) -> rusqlite::Result<()> {
+        let conn = &self.conn;
+        // A plan is made once, not for every value anew: beside partial indexes SQLite would look at each.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        conn.pragma_update(None, "temp_store", "MEMORY")?;
+        if mode == Mode::ReadMapped {
+            conn.pragma_update(None, "mmap_size", MMAP_BYTES)?;
+        }
+        if mode == Mode::Write {
+            conn.pragma_update(None, "foreign_keys", true)?;
+            conn.pragma_update(None, "secure_delete", true)?;
+            // That is done elsewhere, see [`super::fold`].
+            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+            conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
+            // Commits are synced elsewhere, see [`super::sync`].
+            conn.pragma_update(None, "synchronous", "NORMAL")?;
+        }
+        Ok(())
+    }
+
+    /// The tenant's pk, if it has ever written anything.
+    pub fn tenant(&self, tenant: &TenantId) -> Result<Option<i64>> {
+        if let Some(pk) = self.tenants.borrow().get(tenant) {
+            return Ok(Some(*pk));
+        }
+        let mut select = self.prepare("SELECT pk FROM tenants WHERE name = ?1")?;
+        let pk: Option<i64> =
+            select.query_row([tenant.as_str()], |row| row.get(0)).optional().at(&self.path)?;
+        if let Some(pk) = pk {
+            self.tenants.borrow_mut().insert(tenant.clone(), pk);
+        }
+        Ok(pk)
+    }
+
+    pub fn tenant_or_new(&self, tenant: &TenantId) -> Result<i64> {
+        if let Some(pk) = self.tenant(tenant)? {
+            return Ok(pk);
+        }
+        self.prepare("INSERT INTO tenants (name) VALUES (?1)")?.execute([tenant.as_str()]).at(&self.path)?;
+        // Not remembered before the transaction is committed: it may yet be rolled back.
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    pub fn principal(&self, pk: i64) -> Result<Principal> {
+        if let Some(principal) = self.principals.borrow().get(&pk) {
+            return Ok(principal.clone());
+        }
+        let mut select = self.prepare("SELECT name FROM principals WHERE pk = ?1")?;
+        let name: String = select.query_row([pk], |row| row.get(0)).at(&self.path)?;
+        let principal: Principal =
+            name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
+        self.principals.borrow_mut().insert(pk, principal.clone());
+        Ok(principal)
+    }
+
+    pub fn principal_or_new(&self, principal: &Principal) -> Result<i64> {
+        if let Some(pk) = self.principal_pks.borrow().get(principal) {
+            return Ok(*pk);
+        }
+        let name = principal.to_string();
+        let mut select = self.prepare("SELECT pk FROM principals WHERE name = ?1")?;
+        if let Some(pk) = select.query_row([&name], |row| row.get(0)).optional().at(&self.path)? {
+            self.principal_pks.borrow_mut().insert(principal.clone(), pk);
+            return Ok(pk);
+        }
+        self.prepare("INSERT INTO principals (name) VALUES (?1)")?.execute(params![name]).at(&self.path)?;
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    /// Runs `work` in a transaction of its own: all of it, or nothing, also when the commit itself fails.
+    pub fn in_transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.conn.execute_batch("BEGIN IMMEDIATE").at(&self.path)?;
+        let outcome = work().and_then(|done| self.conn.execute_batch("COMMIT").at(&self.path).map(|()| done));
+        if outcome.is_err() {
+            // SQLite may have rolled back by itself, and then there is nothing to roll back.
+            let _ = self.conn.execute_batch("ROLLBACK");
+            self.forget();
+        }
+        outcome
+    }
+
+    /// After a rollback: what was remembered may never have been.
+    pub fn forget(&self) {
+        self.tenants.borrow_mut().clear();
+        self.principals.borrow_mut().clear();
+        self.principal_pks.borrow_mut().clear();
+        self.append_cache.forget_all();
+        self.fresh.forget_all();
+    }
+
+    pub fn prepare(&self, sql: &str) -> Result<rusqlite::CachedStatement<'_>> {
+        self.conn.prepare_cached(sql).at(&self.path)
+    }
+
+    pub fn damaged(&self, what: String) -> StoreError {
+        StoreError::Damaged { place: self.path.display().to_string(), what }
+    }
+}
+
+fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
+    let access = match mode {
+        Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        Mode::Read | Mode::ReadMapped => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
+    unlock(&conn, path, key)?;
+    conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
+    match conn.pragma_query_value(None, "schema_version", |_| Ok(())) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && is_read_only(path) => {
+            connect_at_rest(path, key)
+        }
+        looked => looked.at(path).map(|()| conn),
+    }
+}
+
+/// Opens a file where nothing can be written. There SQLite cannot make the index that reading a write-ahead log takes;
+/// but a file without such a log is whole as it is, and is read as one that never changes.
+fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
+    if has_wal(path) {
+        let why = "its write-ahead log was not folded into it, and nothing can be written there".to_owned();
+        return Err(StoreError::ReadOnly { place: path.display().to_string(), why });
+    }
+    let access =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(format!("file:{}?immutable=1", escape(path)), access).at(path)?;
+    unlock(&conn, path, key)?;
+    Ok(conn)
+}
+
+/// Whether something was left in a write-ahead log beside the file.
+pub(super) fn has_wal(path: &Path) -> bool {
+    std::fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0)
+}
+
+/// Where SQLite keeps a file's write-ahead log.
+pub(super) fn wal_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
+}
+
+fn is_read_only(path: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new().append(true).open(path);
+    opened.is_err_and(|error| {
+        matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
+    })
+}
+
+/// A path as a part of a URI.
+fn escape(path: &Path) -> String {
+    let escape = |byte: &u8| match byte {
+        b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    path.as_os_str().as_encoded_bytes().iter().map(escape).collect()
+}
+
+#[cfg(feature = "encryption")]
+fn unlock(conn: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
+    // A wrong key is an error that is answered, not something to be logged on stderr as well.
+    conn.execute_batch("PRAGMA cipher_log_level = NONE").at(path)?;
+    match key {
+        Some(key) => conn.pragma_update(None, "key", key.expose()).at(path),
+        None => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "encryption"))]
+fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
+    match key {
+        None => Ok(()),
+        Some(_) => Err(StoreError::Locked {
+            place: path.display().to_string(),
+            why: "this build of Sapwood has no encryption; build it with --features encryption".to_owned(),
+        }),
+    }
+}
+
+/// A number as SQLite has it.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::super::audit::{LAST, OF_SESSION, OF_SESSION_BACK};
+    use super::super::schema::migrate;
+    use super::super::watch::HEAD;
+    use super::*;
+
+    fn new_file() -> (tempfile::TempDir, StoreConnection) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = StoreConnection::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
+        migrate(&db.conn, &db.path).unwrap();
+        (dir, db)
+    }
+
+    #[test]
+    fn what_is_looked_up_is_never_gone_through() {
+        let (_dir, db) = new_file();
+        for sql in [
+            HEAD,
+            LAST,
+            OF_SESSION,
+            OF_SESSION_BACK,
+            "SELECT id, body FROM log WHERE key = ?1",
+            "SELECT id, key, body FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3",
+            "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1",
+        ] {
+            let mut explain = db.conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let steps: Vec<String> =
+                explain.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>().unwrap();
+            let bad = |step: &String| step.contains("SCAN") || step.contains("TEMP B-TREE");
+            assert!(!steps.is_empty() && !steps.iter().any(bad), "{sql}: {steps:#?}");
+        }
+    }
+
+    #[test]
+    fn a_statement_is_planned_once_whatever_values_it_gets() {
+        let (_dir, db) = new_file();
+        for sql in [
+            "SELECT id FROM log WHERE key = ?1",
+            "SELECT line FROM audit WHERE key > ?1 AND key < ?1 + 9 ORDER BY key DESC LIMIT 1",
+            "SELECT summary FROM sessions WHERE tenant = ?1 AND id = 'a'",
+        ] {
+            let mut select = db.prepare(sql).unwrap();
+            for value in 0..3 {
+                select.exists([value]).unwrap();
+            }
+            assert_eq!(select.get_status(StatementStatus::RePrepare), 0, "{sql}");
+        }
+    }
+}

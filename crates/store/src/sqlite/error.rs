@@ -1,0 +1,45 @@
+//! SQLite's errors in our own words: what happened, and to which file.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+use sapwood_core::StoreError;
+
+/// How long a process waits for another one's transaction.
+pub(super) const BUSY_WAIT_MS: u64 = 30_000;
+
+pub(super) trait AtPath<T> {
+    /// Names the file an error happened in.
+    fn at(self, path: &Path) -> Result<T, StoreError>;
+}
+
+impl<T> AtPath<T> for rusqlite::Result<T> {
+    fn at(self, path: &Path) -> Result<T, StoreError> {
+        self.map_err(|error| translate(&error, path))
+    }
+}
+
+pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
+    let place = path.display().to_string();
+    let what = error.to_string();
+    // Without room for the index of the write-ahead log SQLite only says "I/O error".
+    if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+        return StoreError::DiskFull { place };
+    }
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            StoreError::Busy { place, waited_ms: BUSY_WAIT_MS }
+        }
+        Some(ErrorCode::DiskFull) => StoreError::DiskFull { place },
+        Some(ErrorCode::ReadOnly) => StoreError::ReadOnly { place, why: "it is read-only".to_owned() },
+        Some(ErrorCode::PermissionDenied) => StoreError::ReadOnly { place, why: what },
+        Some(ErrorCode::NotADatabase) => StoreError::Locked {
+            place,
+            why: "the key does not open it, or it is not a SQLite database at all; it was left alone"
+                .to_owned(),
+        },
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged { place, what },
+        Some(ErrorCode::CannotOpen) => StoreError::Io { place, source: std::io::Error::other(what) },
+        _ => StoreError::Backend { place, what },
+    }
+}

@@ -1,0 +1,407 @@
+//! The rules every store keeps, as pure functions of what the store looked up: who may append what, how lists are cut
+//! into pages. SQLite calls the same ones inside its transaction.
+
+use std::borrow::Borrow;
+use std::cmp::{Ordering, Reverse};
+
+use sapwood_core::entry::{Kind, Meta, SessionState, Stance, codec};
+use sapwood_core::port::keys::ApiKey;
+use sapwood_core::port::store::{
+    APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, ListFilter,
+    ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
+};
+use sapwood_core::project::session_filter::SessionFilter;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::scope::Reach;
+use sapwood_core::{
+    Authority, Body, Draft, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
+};
+use serde::Serialize;
+
+use crate::authorize::authorize;
+use crate::lease::LastLease;
+use crate::match_text::Query;
+
+/// Longest idempotency key, in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Longest search, in bytes.
+pub const QUERY_BYTES_MAX: usize = 4 << 10;
+/// Rows of a page when the caller names no limit.
+const PAGE_ROWS_DEFAULT: usize = 100;
+
+/// 128 random bits for ids.
+pub fn random_bits() -> u128 {
+    uuid::Uuid::new_v4().as_u128()
+}
+
+/// What an append needs. Sharing, archiving and reopening are the owner's.
+pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
+    let mut state = summary.state;
+    for draft in drafts {
+        match &draft.body {
+            Body::MemberChanged(_) => return Right::Own,
+            Body::StateChanged(changed) => {
+                if SessionState::Archived == state || SessionState::Archived == changed.state {
+                    return Right::Own;
+                }
+                state = changed.state;
+            }
+            _ => {}
+        }
+    }
+    Right::Write
+}
+
+/// A session's authority record, from its text.
+pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
+    match json {
+        "{}" => Ok(Authority::default()),
+        json => serde_json::from_str(json),
+    }
+}
+
+/// Give the summary of a session of an earlier version the record that its audit justifies. An imported turn that is open
+/// is history: no process will end it.
+pub fn settle_summary(summary: &mut Summary, source: Source) {
+    summary.authority = Some(match source {
+        Source::Own => Authority::default(),
+        Source::Imported => {
+            summary.open_turn = None;
+            Authority::imported_up_to(summary.head.seq)
+        }
+    });
+}
+
+/// Whether a key that was used is used for the same. An answer that was kept without its request, or asked for without
+/// one, fits any.
+pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
+    match (&append.idempotency_key, append.request.as_deref(), kept) {
+        (Some(key), Some(asked), Some(kept)) if asked != kept => {
+            Err(StoreError::KeyReused { key: key.chars().take(64).collect() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Everything that can be said about an append before its entries are placed: rights, limits, archive, head (I5),
+/// fence. A store looks for the idempotency key between [`admit`] and this, so that a repetition is answered even
+/// though the head has moved on.
+pub fn check_append(
+    scope: &Scope,
+    summary: &Summary,
+    append: &Append,
+    lease: Option<LastLease<'_>>,
+) -> Result<()> {
+    authorize(scope, summary, right_needed(summary, &append.drafts))?;
+    check_size(append)?;
+    check_archived(summary, &append.drafts)?;
+    check_expected(summary, append.expect)?;
+    check_fence(append, lease)
+}
+
+fn check_size(append: &Append) -> Result<()> {
+    if append.drafts.is_empty() {
+        return Err(StoreError::Invalid { what: "an append", why: "it holds no entries".to_owned() });
+    }
+    if append.drafts.len() > APPEND_ENTRIES_MAX {
+        return Err(StoreError::TooLarge {
+            what: "the number of entries in one append",
+            limit: APPEND_ENTRIES_MAX,
+        });
+    }
+    if append.idempotency_key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
+        return Err(StoreError::TooLarge { what: "an idempotency key", limit: KEY_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// An archived session can be reopened, shared and exported; what follows its reopening in the same batch is fine.
+fn check_archived(summary: &Summary, drafts: &[Draft]) -> Result<()> {
+    let mut state = summary.state;
+    for draft in drafts {
+        match &draft.body {
+            Body::StateChanged(changed) => state = changed.state,
+            Body::Exported(_) | Body::MemberChanged(_) => {}
+            _ if state == SessionState::Archived => {
+                return Err(StoreError::Archived { session: summary.id.clone() });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
+    match expect {
+        Expect::Head(expected) if expected != summary.head.seq => {
+            Err(StoreError::Conflict { expected, actual: summary.head.seq })
+        }
+        Expect::Any | Expect::Head(_) => Ok(()),
+    }
+}
+
+/// The fence must be the last one that was given out, whether or not its time is over: as long as nobody took the lease
+/// since, nobody else wrote. Without a fence, a live lease guards the leaf.
+fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
+    if let Some(given) = append.fence {
+        let current = lease.map_or(0, |lease| lease.fence);
+        return if given == current { Ok(()) } else { Err(StoreError::StaleFence { given, current }) };
+    }
+    let moves_leaf = |kind: Kind| kind.stance() == Stance::InTree || kind == Kind::LeafMoved;
+    match lease {
+        Some(lease) if lease.is_live() && append.drafts.iter().any(|draft| moves_leaf(draft.body.kind())) => {
+            Err(lease.refuse())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Encodes a body, within its limit.
+pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
+    let json = codec::encode(body);
+    if json.len() > BODY_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+    }
+    Ok(json)
+}
+
+/// An entry that a path or a fork was asked for, and that is not in the tree.
+pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
+    let why = format!("entry {seq} is a {} and stands beside the tree", kind.as_str());
+    StoreError::Invalid { what: "the entry", why }
+}
+
+pub fn damaged(place: impl ToString, what: impl ToString) -> StoreError {
+    StoreError::Damaged { place: place.to_string(), what: what.to_string() }
+}
+
+pub fn no_entry(session: &SessionId, entry: impl ToString) -> StoreError {
+    StoreError::NoEntry { session: session.clone(), entry: entry.to_string() }
+}
+
+/// Whether a line of the tenant's audit shows to this caller: the operator sees all, others what they did themselves
+/// and what was done to sessions they own. `about` is the line's session, if it is still there.
+pub fn may_see_line(scope: &Scope, line: &AuditLine, about: Option<&Summary>) -> bool {
+    scope.reach == Reach::Tenant
+        || line.by == scope.principal
+        || about.is_some_and(|summary| authorize(scope, summary, Right::Own).is_ok())
+}
+
+/// What is said about a cursor that no page has ended with.
+pub fn bad_cursor(text: &str) -> StoreError {
+    let why = format!("{text:?} is not one this store has given out");
+    StoreError::Invalid { what: "the cursor", why }
+}
+
+/// Where a page of a list begins in a database: the time and number of the last session on the page before.
+fn read_list_cursor(text: &str) -> Result<(i64, i64)> {
+    let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
+    parsed.ok_or_else(|| bad_cursor(text))
+}
+
+pub fn print_list_cursor((time, number): (i64, i64)) -> String {
+    format!("{time}.{number}")
+}
+
+/// As long as most summaries and lines of the audit: every append writes one of them.
+const ROW_BYTES: usize = 1_024;
+
+/// A summary, or a line of the audit, as it is stored.
+pub fn print_json(row: &impl Serialize) -> String {
+    let mut json = Vec::with_capacity(ROW_BYTES);
+    serde_json::to_writer(&mut json, row).expect("rows hold strings and numbers only");
+    String::from_utf8(json).expect("JSON is text")
+}
+
+/// What a search shows of an entry whose text it has found.
+pub fn hit_of(summary: &Summary, meta: &Meta, words: &Query, text: &str) -> Hit {
+    Hit {
+        session: summary.id.clone(),
+        title: summary.title.clone().or_else(|| summary.preview.clone()),
+        seq: meta.seq,
+        id: meta.id,
+        kind: meta.kind.as_str(),
+        at: meta.at,
+        snippet: words.snippet(text),
+    }
+}
+
+pub fn page_limit(limit: usize) -> usize {
+    match limit {
+        0 => PAGE_ROWS_DEFAULT,
+        limit => limit.min(PAGE_ROWS_MAX),
+    }
+}
+
+/// Where a list goes on: behind the session that was last used at `at` and is called `id`. Lists are ordered by
+/// `updated_at`, the newest first, then by id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListCursor {
+    pub at: TimestampMs,
+    pub id: SessionId,
+}
+
+impl ListCursor {
+    pub fn of(summary: &Summary) -> Self {
+        Self { at: summary.updated_at, id: summary.id.clone() }
+    }
+
+    pub fn parse(text: &str) -> Result<Self> {
+        let parsed = text
+            .split_once('~')
+            .and_then(|(at, id)| Some(Self { at: TimestampMs(at.parse().ok()?), id: id.parse().ok()? }));
+        parsed.ok_or_else(|| bad_cursor(text))
+    }
+
+    pub fn print(&self) -> String {
+        format!("{}~{}", self.at.0, self.id)
+    }
+
+    fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
+        let newest_first = other.at.cmp(&self.at).then_with(|| self.id.cmp(&other.id));
+        if order == ListOrder::NewestFirst { newest_first } else { newest_first.reverse() }
+    }
+}
+
+/// Where a search goes on: hits are ordered by time, the newest first, then by session, then by seq, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HitCursor {
+    pub at: TimestampMs,
+    pub session: SessionId,
+    pub seq: Seq,
+}
+
+impl HitCursor {
+    pub fn of(hit: &Hit) -> Self {
+        Self { at: hit.at, session: hit.session.clone(), seq: hit.seq }
+    }
+
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut pieces = text.splitn(3, '~');
+        let mut parse = || {
+            let at = TimestampMs(pieces.next()?.parse().ok()?);
+            let seq = Seq(pieces.next()?.parse().ok()?);
+            Some(Self { at, seq, session: pieces.next()?.parse().ok()? })
+        };
+        parse().ok_or_else(|| bad_cursor(text))
+    }
+
+    pub fn print(&self) -> String {
+        format!("{}~{}~{}", self.at.0, self.seq, self.session)
+    }
+
+    pub fn key(&self) -> (Reverse<TimestampMs>, &SessionId, Reverse<Seq>) {
+        (Reverse(self.at), &self.session, Reverse(self.seq))
+    }
+}
+
+/// One page of the sessions this caller may see, out of all of a tenant's.
+pub fn page_of_sessions<S: Borrow<Summary>>(
+    scope: &Scope,
+    filter: &ListFilter,
+    sessions: impl Iterator<Item = S>,
+) -> Result<Page<Summary>> {
+    let after = filter.cursor.as_deref().map(ListCursor::parse).transpose()?;
+    let (wanted, order) = (SessionFilter::of(filter), filter.order);
+    let shows = |session: &S| {
+        let summary: &Summary = session.borrow();
+        after.as_ref().is_none_or(|after| ListCursor::of(summary).compare(after, order).is_gt())
+            && wanted.includes(summary)
+            && authorize(scope, summary, Right::Read).is_ok()
+    };
+    let mut found: Vec<S> = sessions.filter(shows).collect();
+    found.sort_by(|a, b| ListCursor::of(a.borrow()).compare(&ListCursor::of(b.borrow()), order));
+    let limit = page_limit(filter.limit);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|last| ListCursor::of(last.borrow()).print());
+    Ok(Page { items: found.iter().map(|summary| summary.borrow().clone()).collect(), next })
+}
+
+/// The next piece of a list in a database, where rows are ordered by time and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListSpan {
+    /// Rows begin behind this one, in the list's order.
+    pub after: (i64, i64),
+    /// No row from here on is wanted.
+    pub end: (i64, i64),
+}
+
+impl ListSpan {
+    /// What a filter leaves of a list whose times may be up to `behind_ms` before a session's own.
+    pub fn of(filter: &ListFilter, behind_ms: i64) -> Result<Self> {
+        // A time that was sent may be any number; the first moment of all takes nothing away.
+        let oldest =
+            filter.since.map_or((i64::MIN, i64::MIN), |since| (since.0.saturating_sub(behind_ms), i64::MIN));
+        let newest = filter.until.map_or((i64::MAX, i64::MAX), |until| (until.0, i64::MIN));
+        let cursor = filter.cursor.as_deref().map(read_list_cursor).transpose()?;
+        Ok(match filter.order {
+            ListOrder::NewestFirst => Self { after: cursor.map_or(newest, |at| at.min(newest)), end: oldest },
+            ListOrder::OldestFirst => Self { after: cursor.map_or(oldest, |at| at.max(oldest)), end: newest },
+        })
+    }
+}
+
+pub fn check_query(query: &SearchQuery) -> Result<()> {
+    if query.text.len() > QUERY_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// The limit and cursor of a search, checked.
+pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
+    check_query(query)?;
+    Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
+}
+
+/// One page of hits.
+pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
+    keep_newest(&mut hits, limit + 1, after);
+    let more = hits.len() > limit;
+    hits.truncate(limit);
+    let next = hits.last().filter(|_| more).map(|last| HitCursor::of(last).print());
+    Page { items: hits, next }
+}
+
+/// Sorts hits as a page does, and keeps only so many behind the cursor.
+pub fn keep_newest(hits: &mut Vec<Hit>, most: usize, after: Option<&HitCursor>) {
+    hits.retain(|hit| after.is_none_or(|after| HitCursor::of(hit).key() > after.key()));
+    hits.sort_by(|a, b| HitCursor::of(a).key().cmp(&HitCursor::of(b).key()));
+    hits.truncate(most);
+}
+
+/// The forks of a session that this caller may see, the oldest first.
+pub fn children_of<'a>(
+    scope: &Scope,
+    session: &SessionId,
+    sessions: impl Iterator<Item = &'a Summary>,
+) -> Vec<SessionId> {
+    let is_child = |summary: &&Summary| {
+        summary.parent.as_ref().is_some_and(|parent| parent.session == *session)
+            && authorize(scope, summary, Right::Read).is_ok()
+    };
+    let mut children: Vec<(TimestampMs, &SessionId)> =
+        sessions.filter(is_child).map(|summary| (summary.created_at, &summary.id)).collect();
+    children.sort();
+    children.into_iter().map(|(_, id)| id.clone()).collect()
+}
+
+/// Whether somebody may know of a key: an operator of all of the tenant's, others of their own.
+pub fn shows_key(scope: &Scope, key: &ApiKey) -> bool {
+    let is_own = scope.reach == Reach::Tenant || scope.principal == Principal::User(key.user.clone());
+    key.tenant == scope.tenant && is_own
+}
+
+pub fn no_key(id: &str) -> StoreError {
+    StoreError::NoKey { key: id.chars().take(64).collect() }
+}
+
+pub fn key_note(what: &str, key: &ApiKey) -> AuditNote {
+    let detail = Some(format!("{what} key {} of user:{}", key.id, key.user));
+    AuditNote { action: AuditAction::KeyChange, session: None, detail }
+}
+
+pub fn tenant_note() -> AuditNote {
+    AuditNote { action: AuditAction::TenantChange, session: None, detail: Some("made the tenant".to_owned()) }
+}
